@@ -84,6 +84,12 @@ pub trait Driver: Lnd<Memory = Memory> {
     /// Gives up an NI, after it was closed.
     fn remove_port(&mut self, ni: NiId) -> Self::Port;
 
+    /// Gives up what carries the frames of an NI, if it can do without for a while: the NI and its messages
+    /// stay, and wait for the port that comes instead ([`Driver::add_port`]).
+    fn suspend_port(&mut self, _ni: NiId) -> Option<Self::Port> {
+        None
+    }
+
     /// Whether it has no NI, closed ones included.
     fn is_empty(&self) -> bool;
 

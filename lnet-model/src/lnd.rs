@@ -357,6 +357,7 @@ pub const XDP: LndRow = LndRow {
         FactRow { key: "no rings", is_brief: true },
         FactRow { key: "alarm", is_brief: true },
         FactRow { key: "active mode", is_brief: false },
+        FactRow { key: "reason", is_brief: false },
         FactRow { key: "active queues", is_brief: false },
         FactRow { key: "mtu", is_brief: false },
         FactRow { key: "active zero copy", is_brief: false },

@@ -181,6 +181,51 @@ impl NodeDriver {
         self.kinds.follow(&self.host, ni)
     }
 
+    /// The NIs that have the same deaf rings as this one, itself among them; none if its rings are not deaf.
+    pub(crate) fn sharers_of_rings(&self, ni: NiId) -> Vec<NiId> {
+        let nis = self.view.open_nis();
+        let index_of = |open: &OpenNi| Some(open.xdp()?.interface_index).filter(|_| open.lnd.is_deaf());
+        let Some(index) = nis.get(&ni.0).and_then(index_of) else { return Vec::new() };
+        nis.iter()
+            .filter(|(_, open)| index_of(open) == Some(index))
+            .map(|(number, _)| NiId(*number))
+            .collect()
+    }
+
+    /// Has something else carry the frames of NIs whose deaf rings the shards have given up
+    /// ([`Worker::suspend_port`]): what the shards get instead ([`Worker::extend_port`]), and the NIDs of
+    /// those that nothing carries now.
+    pub(crate) fn replace_rings(
+        &mut self,
+        suspended: Vec<(NiId, Vec<ShardPort>)>,
+    ) -> (Vec<(NiId, Vec<ShardPort>)>, Vec<Nid>) {
+        let (mut configs, mut given_up) = (Vec::new(), Vec::new());
+        for (ni, parts) in suspended {
+            let Some(OpenNi { config, lnd }) = self.view.open_nis().remove(&ni.0) else { continue };
+            configs.push((ni, config));
+            given_up.push((lnd, parts));
+        }
+        self.kinds.give_up_rings(&self.host, given_up);
+        let (mut carried, mut lost) = (Vec::new(), Vec::new());
+        for (ni, config) in configs {
+            let request = plan::request(ni, &config, self.config.shards);
+            let opened = request
+                .map_err(NodeError::from)
+                .and_then(|request| Ok(self.kinds.open_instead(&self.host, &request)?));
+            match opened {
+                Ok((lnd, parts)) => {
+                    self.view.open_nis().insert(ni.0, OpenNi { config, lnd });
+                    carried.push((ni, parts));
+                }
+                Err(error) => {
+                    tracing::error!(nid = %config.nid, %error, "nothing carries an NI whose rings were deaf");
+                    lost.push(config.nid);
+                }
+            }
+        }
+        (carried, lost)
+    }
+
     /// Closes an NI, with the parts of all shards ([`Worker::remove_port`], or those that were never added).
     /// The last one of an interface detaches its XDP program; the frames that the kernel has of it go home to
     /// the shards, which takes a moment.
@@ -191,9 +236,16 @@ impl NodeDriver {
     /// # Panics
     /// If a part is of another NI.
     pub(crate) fn close_ni(&mut self, ni: NiId, parts: Vec<ShardPort>) -> Result<(), NodeError> {
-        let open = self.view.open_nis().remove(&ni.0).ok_or(NodeError::NoNi(ni.0))?;
         assert!(parts.iter().all(|part| part.ni() == ni), "a part of another NI");
-        self.kinds.close(&self.host, open.lnd, parts);
+        match self.view.open_nis().remove(&ni.0) {
+            Some(open) => self.kinds.close(&self.host, open.lnd, parts),
+            // Nothing could carry it any more.
+            None if !parts.is_empty() => {
+                drop(parts);
+                self.kinds.xdp.settle();
+            }
+            None => return Err(NodeError::NoNi(ni.0)),
+        }
         Ok(())
     }
 

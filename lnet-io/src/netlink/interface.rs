@@ -56,8 +56,8 @@ pub struct Interface {
 pub enum Role {
     /// A card, or a device upon one.
     Device,
-    /// A bond, a team, or what stands before a virtio card and its stand-in (`net_failover`): frames come by the
-    /// queues of its slaves, and its own are no queues of a driver.
+    /// A bond, a team, or what stands before a virtio card and its stand-in (`net_failover`): frames come by
+    /// the queues of its slaves, and its own are no queues of a driver.
     Bond,
     /// End of a veth pair: within a container the way to its network, outside the way to one container.
     Veth,
@@ -129,8 +129,8 @@ pub(super) async fn in_use(handle: &Handle, ethtool: &mut EthtoolHandle, name: &
     }
 }
 
-/// Queues of a bond: frames come by the number of the slave's queue that they came by, and leave by any of the
-/// bond's. One that the bond does not have counts as its first (net/core/dev.c: netif_get_rxqueue).
+/// Queues of a bond: frames come by the number of the slave's queue that they came by, and leave by any of
+/// the bond's. One that the bond does not have counts as its first (net/core/dev.c: netif_get_rxqueue).
 async fn bond_queues(bond: &LinkMessage, links: &[LinkMessage], ethtool: &mut EthtoolHandle) -> (u32, u32) {
     let (receive, transmit) = allocated(bond);
     let mut most = 1;
@@ -166,8 +166,8 @@ pub struct LinkPackets {
     pub sent: u64,
 }
 
-/// Packets that the kernel counts on interfaces of the calling thread's network namespace. Those that have gone
-/// are left out. Blocks as [`Interface::by_name`] does.
+/// Packets that the kernel counts on interfaces of the calling thread's network namespace. Those that have
+/// gone are left out. Blocks as [`Interface::by_name`] does.
 #[must_use]
 pub fn packets(indices: &[u32]) -> BTreeMap<u32, LinkPackets> {
     let ask = async {
@@ -212,9 +212,9 @@ pub fn interfaces() -> Result<Vec<Interface>, NetlinkError> {
     Ok(names.iter().filter_map(|name| Interface::by_name(name).ok()).collect())
 }
 
-/// Interfaces that a node takes by itself, in the order of their indices: never a bridge or a port of one, nor
-/// a slave of a bond, and veths and devices without Ethernet only where nothing else has an address. Blocks as
-/// [`Interface::by_name`] does.
+/// Interfaces that a node takes by itself, in the order of their indices: never a bridge or a port of one,
+/// nor a slave of a bond, and veths and devices without Ethernet only where nothing else has an address.
+/// Blocks as [`Interface::by_name`] does.
 ///
 /// # Errors
 /// What the kernel refused.

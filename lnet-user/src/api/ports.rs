@@ -380,6 +380,35 @@ impl Core {
         }
     }
 
+    /// Has something else carry the frames of an NI whose rings are deaf, and of those that share these.
+    /// Their messages wait meanwhile. The NIDs of NIs that nothing carries now: they are to be opened anew.
+    pub(super) fn replace_rings(&self, ni: NiId) -> Vec<Nid> {
+        let mut node = self.node();
+        let nis = node.sharers_of_rings(ni);
+        let take_part = |end: &super::ShardEnd| {
+            let nis = nis.clone();
+            end.run(move |worker, _| nis.iter().all(|ni| worker.takes_part_in(*ni))).unwrap_or(false)
+        };
+        if nis.is_empty() || !self.shards.iter().all(take_part) {
+            return Vec::new();
+        }
+        // The last of them gives the rings up.
+        let suspend = |ni: NiId| {
+            let taken = self.shards.iter().map(move |end| end.run(move |worker, _| worker.suspend_port(ni)));
+            (ni, taken.filter_map(Result::ok).flatten().collect::<Vec<_>>())
+        };
+        let suspended = nis.iter().map(|ni| suspend(*ni)).collect();
+        let (carried, lost) = node.replace_rings(suspended);
+        for (ni, parts) in carried {
+            for (end, part) in self.shards.iter().zip(parts) {
+                // A shard that has ended needs nothing any more.
+                let _ = end.run(move |worker, _| worker.extend_port(part));
+            }
+            self.show_captures(ni);
+        }
+        lost
+    }
+
     /// Takes the parts of an NI from all shards, which are quiet about it, and closes it. It may take a
     /// moment.
     pub(super) fn close_ni(&self, ni: NiId) -> Result<(), LnetError> {

@@ -54,8 +54,9 @@ use crate::runtime::{Clock, Deputy, Fate, Worker};
 /// How often new peers that have sent something are looked for, and interfaces that have gone; those that
 /// there are tell what changes, and shards tell at once of peers that requests go to.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-/// How often it is looked whether frames arrive nowhere.
+/// How often it is looked whether frames arrive nowhere, and that where rings have just been opened.
 const WATCH_INTERVAL: Duration = Duration::from_secs(3);
+const YOUNG_INTERVAL: Duration = Duration::from_secs(1);
 /// How soon shards are asked after one has noted a failure: others that follow at once are seen together.
 const FAILURE_INTERVAL: Duration = Duration::from_millis(20);
 /// How often shards are asked whether they are done with what goes.
@@ -450,8 +451,11 @@ async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
                 seek(core, &work);
                 follow(core, &work);
                 if Instant::now() >= watch_at {
-                    watch_at = Instant::now() + WATCH_INTERVAL;
+                    let is_young = core.view.unheard().iter().any(|(_, is_young)| *is_young);
+                    let interval = if is_young { YOUNG_INTERVAL } else { WATCH_INTERVAL };
+                    watch_at = Instant::now() + interval;
                     core.watch_frames().await?;
+                    follow::replace(core, &work);
                 }
                 core.follow_traffic().await?;
                 core.follow_peers().await?;

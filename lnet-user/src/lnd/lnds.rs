@@ -67,6 +67,40 @@ impl std::fmt::Debug for ShardPort {
     }
 }
 
+impl OpenLnd {
+    /// Whether it has rings that are found to be deaf.
+    pub(crate) fn is_deaf(&self) -> bool {
+        matches!(self, Self::Xdp(open) if open.is_deaf())
+    }
+}
+
+impl Kinds {
+    /// Takes deaf rings back, with the parts of the shards that had them.
+    pub(crate) fn give_up_rings(&mut self, host: &Host, given_up: Vec<(OpenLnd, Vec<ShardPort>)>) {
+        let rings = given_up.into_iter().filter_map(|(open, parts)| match open {
+            OpenLnd::Xdp(open) => {
+                let parts = parts.into_iter().filter_map(|part| match part {
+                    ShardPort::Xdp(part) => Some(part),
+                    _ => None,
+                });
+                Some((open, parts.collect()))
+            }
+            _ => None,
+        });
+        self.xdp.give_up_rings(host, rings.collect());
+    }
+
+    /// Opens an NI anew whose rings were deaf, by what comes next.
+    pub(crate) fn open_instead(
+        &mut self,
+        host: &Host,
+        request: &NiRequest<'_>,
+    ) -> Result<(OpenLnd, Vec<ShardPort>), LndError> {
+        let (open, parts) = self.xdp.open_instead(host, request).map_err(LndError::Xdp)?;
+        Ok((OpenLnd::Xdp(open), parts.into_iter().map(ShardPort::Xdp).collect()))
+    }
+}
+
 impl Lnds {
     /// Messages that may arrive at once by all LNDs of a shard with these limits.
     pub(crate) fn names_max(limits: &Limits) -> u32 {

@@ -216,6 +216,17 @@ macro_rules! lnds {
                 port
             }
 
+            /// Gives up what carries the frames of an NI, where its LND can do without for a while.
+            pub(crate) fn suspend_port(&mut self, ni: NiId) -> Option<ShardPort> {
+                match self.route(ni) {
+                    Route::None => None,
+                    $(Route::$Choice => {
+                        let port = self.$field.as_mut()?.suspend_port(ni)?;
+                        Some(ShardPort::$Choice(Part { lnd: None, port: Box::new(port) }))
+                    })*
+                }
+            }
+
             /// Ends all that is under way by an NI, as far as it can go no other way; nothing begins any
             /// more.
             pub(crate) fn close_port(

@@ -12,9 +12,9 @@ use lnet_core::limits::Limits;
 use lnet_core::lnd::NiId;
 use lnet_io::locks::{Mutex, MutexGuard};
 use lnet_io::memory::Buffer;
-use lnet_io::netlink::device_of;
+use lnet_io::netlink::{LinkPackets, device_of};
 use lnet_io::reactor::{Chosen, Waker};
-use lnet_xdp::{Programs, XdpFrames};
+use lnet_xdp::{Programs, RingTraffic, XdpFrames};
 
 use super::{DownReason, NiConfig, NiState, NodeError, OpenNi};
 
@@ -115,9 +115,26 @@ impl NodeView {
         self.programs.are_there()
     }
 
-    /// Looks whether frames arrive nowhere, by what shards have received ([`Programs::watch`]).
-    pub(crate) fn watch_frames(&self, arrived: &BTreeMap<u32, u64>) -> Result<(), NodeError> {
-        Ok(self.programs.watch(arrived)?)
+    /// Looks whether frames arrive nowhere, by the traffic of the shards and what the kernel counts
+    /// ([`Programs::watch`]).
+    pub(crate) fn watch_frames(
+        &self,
+        traffic: &BTreeMap<u32, RingTraffic>,
+        packets: &BTreeMap<u32, LinkPackets>,
+    ) -> Result<(), NodeError> {
+        Ok(self.programs.watch(traffic, packets)?)
+    }
+
+    /// Interfaces whose rings have not received any frame yet, and whether they were opened just now.
+    pub(crate) fn unheard(&self) -> Vec<(u32, bool)> {
+        self.programs.unheard()
+    }
+
+    /// The NIs whose rings are found to be deaf.
+    pub(crate) fn deaf(&self) -> Vec<NiId> {
+        let nis = self.open_nis();
+        let deaf = nis.iter().filter(|(_, open)| open.lnd.is_deaf());
+        deaf.map(|(number, _)| NiId(*number)).collect()
     }
 
     /// Counters of the XDP programs: [`NodeDriver::xdp_frames`](super::NodeDriver::xdp_frames).

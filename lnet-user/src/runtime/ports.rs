@@ -63,6 +63,14 @@ impl Worker {
         self.lnd.add_port(port);
     }
 
+    /// Gives up what carries the frames of an NI that it takes part in, until something else comes
+    /// ([`Worker::extend_port`]).
+    pub(crate) fn suspend_port(&mut self, ni: NiId) -> Option<ShardPort> {
+        let port = self.lnd.suspend_port(ni)?;
+        self.unwatch(&port);
+        Some(port)
+    }
+
     /// Takes part in NIs that the topology has, each with the timeout that it has there.
     fn take_early(&mut self) {
         let topology = Arc::clone(self.shard.topology());

@@ -9,6 +9,8 @@ mod clients;
 mod containers;
 mod costs;
 mod crowd;
+#[cfg(feature = "libbpf")]
+mod deaf;
 mod dialler;
 mod dissected;
 mod frames;

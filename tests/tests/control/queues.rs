@@ -133,3 +133,51 @@ fn queues_without_sockets_raise_an_alarm() {
         "{log}"
     );
 }
+
+/// Queues share memory that is too little for all of them in mode `auto`; with much too little the NI has
+/// sockets. Other modes are refused, and the memory is named that they want.
+#[test]
+fn queues_share_memory_that_is_too_little_for_them() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let netns = Netns::new(Wiring { queues: 16, ..Wiring::default() });
+    // Frames of 16 queues that have 272 each, and what is sent; and less than that.
+    let start = |inside, memory: &str| {
+        let options = format!("--shards 1 --spin 0 --memory {memory}");
+        Daemon::start(Directory::new(), Some(inside), &options)
+    };
+    let two = Two { a: start(netns.a(), "27M"), b: start(netns.b(), "12M"), netns };
+    for (daemon, namespace) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
+        daemon.good("lnet configure");
+        let add = format!("net add --net xdp --if {}", namespace.interface().name);
+        daemon.bad(&format!("{add} --mode native"), &["16 receive queues", "lnetd --memory 1"]);
+        daemon.good(&add);
+    }
+    let shown = two.a.good("net show -v");
+    for part in ["active mode: native", "active queues: 16", "272 frames for a queue instead of 2048"] {
+        assert!(shown.contains(part), "{shown}");
+    }
+    let shown = two.b.good("net show -v");
+    for part in ["active mode: socket", "no rings:", "frames are wanted, the node has 3072"] {
+        assert!(shown.contains(part), "{shown}");
+    }
+    let [a, b] = two.nids(0);
+    for (from, to, nid) in [(&two.a, &two.b, &b), (&two.b, &two.a, &a)] {
+        let target = load_number(&to.good("load start target"));
+        let load = format!("load start initiator --to {nid} --messages 2000 --window 32");
+        let load = load_number(&from.good(&load));
+        from.good(&format!("load wait {load}"));
+        from.good(&format!("load stop {load}"));
+        to.good(&format!("load stop {target}"));
+    }
+    for daemon in [&two.a, &two.b] {
+        daemon.good("frames check");
+        assert!(!daemon.good("net show").contains("alarm"));
+    }
+    let log = two.a.stop();
+    assert!(
+        log.lines().any(|line| line.contains("WARN") && line.contains("272 frames for a queue")),
+        "{log}"
+    );
+}

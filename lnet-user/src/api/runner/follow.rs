@@ -2,14 +2,17 @@
 //! interfaces, and how links are. The state machine hears of it, and the log.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
-use lnet_core::node::{NamedClaim, Report};
+use lnet_core::node::{NamedClaim, NodeChange, Report, Request};
 use lnet_io::blocking;
-use lnet_io::netlink::Interface;
+use lnet_io::netlink::{Interface, packets};
+use lnet_xdp::RingTraffic;
 use tokio::time::{Instant, sleep};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
+use super::{Done, Work};
 use crate::api::peer_log::refused;
 use crate::api::traffic::moved;
 use crate::api::{Core, LnetError};
@@ -128,14 +131,22 @@ impl Core {
         if !self.view.has_rings() {
             return Ok(());
         }
-        let arrived = |worker: &mut Worker| {
-            worker.xdp().map(|lnd| lnd.arrived().collect::<Vec<_>>()).unwrap_or_default()
+        let unheard: Vec<u32> = self.view.unheard().into_iter().map(|(index, _)| index).collect();
+        let packets = match unheard.is_empty() {
+            true => BTreeMap::new(),
+            // Before the programs and the shards are asked, which count a frame later than the kernel.
+            false => blocking::run(move || packets(&unheard)).await.unwrap_or_default(),
         };
-        let mut sums = BTreeMap::new();
-        for (interface_index, frames) in self.ask(arrived).await?.into_iter().flatten() {
-            *sums.entry(interface_index).or_default() += frames;
+        let traffic = |worker: &mut Worker| {
+            worker.xdp().map(|lnd| lnd.ring_traffic().collect::<Vec<_>>()).unwrap_or_default()
+        };
+        let mut sums = BTreeMap::<u32, RingTraffic>::new();
+        for (interface_index, traffic) in self.ask(traffic).await?.into_iter().flatten() {
+            let sum = sums.entry(interface_index).or_default();
+            sum.arrived += traffic.arrived;
+            sum.sendings += traffic.sendings;
         }
-        if let Err(error) = self.view.watch_frames(&sums) {
+        if let Err(error) = self.view.watch_frames(&sums, &packets) {
             warn!(%error, "frames that arrive nowhere are not noticed");
         }
         Ok(())
@@ -175,6 +186,28 @@ impl Core {
                 Some(reason) => warn!(%nid, interface, %reason, "NI down"),
                 None => info!(%nid, interface, "NI up"),
             }
+        }
+    }
+}
+
+/// Has something else carry the frames of NIs whose rings are deaf.
+pub(super) fn replace(core: &Arc<Core>, work: &Work) {
+    let mut books = core.runner.books();
+    for ni in core.view.deaf() {
+        if books.nis.contains_key(&ni.0) && books.followed.insert(ni) {
+            let core = Arc::clone(core);
+            work.push(Box::pin(async move {
+                let replacing = Arc::clone(&core);
+                let replaced = blocking::run(move || replacing.replace_rings(ni)).await;
+                for nid in replaced.unwrap_or_default() {
+                    let changes = vec![NodeChange::ReopenNi { nid }];
+                    let request = Request::Batch { changes, drain_timeout: Duration::ZERO };
+                    if let Err(error) = core.runner.request(request).await {
+                        error!(%nid, %error, "an NI is not opened anew");
+                    }
+                }
+                Done::Followed { ni }
+            }));
         }
     }
 }

@@ -54,6 +54,17 @@ impl Counters {
         self.reasons.iter().filter(|count| count.reason == reason).map(|count| count.frames).sum()
     }
 
+    /// Frames that the program saw, whatever became of them, other than those that it redirected.
+    pub(super) fn passed(reasons: &PerCpuArray<MapData, u64>) -> Result<u64, BpfError> {
+        let mut passed = 0;
+        for queue in 0..=QUEUES_MAX {
+            for reason in Reason::ALL {
+                passed += sum("REASON_FRAMES", reasons, queue * REASONS_PER_QUEUE + reason as u32)?;
+            }
+        }
+        Ok(passed)
+    }
+
     /// Every reason with its frames of all queues, in the order of [`Reason::ALL`].
     #[must_use]
     pub fn totals(&self) -> [(Reason, u64); Reason::ALL.len()] {

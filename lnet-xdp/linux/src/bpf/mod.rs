@@ -25,6 +25,7 @@ pub use counters::{Counters, ReasonCount, SlotCount};
 pub use error::BpfError;
 pub use faults::Faults;
 pub use log::LogPump;
+pub(crate) use program::generic_by_role;
 pub use program::{ActiveMode, XdpProgram};
 pub use run::{Action, TestFrame};
 

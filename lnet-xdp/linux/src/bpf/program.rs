@@ -62,6 +62,8 @@ pub struct XdpProgram {
     ebpf: Ebpf,
     name: &'static str,
     can_log: bool,
+    /// Why the driver would not have the program.
+    native_refusal: Option<String>,
     sockets: XskMap<MapData>,
     endpoints: HashMap<MapData, Endpoint, u32>,
     admissions: Array<MapData, [u32; 7]>,
@@ -108,6 +110,18 @@ impl fmt::Debug for XdpProgram {
     }
 }
 
+/// Why mode `auto` takes generic mode on interfaces of a kind, whatever their drivers take.
+pub(crate) const fn generic_by_role(role: Role) -> Option<&'static str> {
+    match role {
+        // A bond takes a program in native mode and passes it to its slaves. A socket of the bond never sees
+        // what is redirected there: it came by a queue of another device (xsk.c: xsk_rcv_check).
+        Role::Bond => {
+            Some("frames of a bond come by the queues of its slaves, where native rings of the bond are deaf")
+        }
+        Role::Device | Role::Veth | Role::Bridge => None,
+    }
+}
+
 impl XdpProgram {
     /// Loads an object into the kernel. It steers nothing
     /// before it is attached and has shards.
@@ -143,6 +157,7 @@ impl XdpProgram {
         Ok(Self {
             attachment: None,
             name,
+            native_refusal: None,
             can_log: ebpf.map(LOG_MAP).is_some(),
             sockets: take(&mut ebpf, object, "XSKS")?,
             endpoints: take(&mut ebpf, object, "ENDPOINTS")?,
@@ -175,18 +190,14 @@ impl XdpProgram {
         }
         match mode {
             Some(mode) => self.attach_as(&interface, mode),
-            // A bond takes a program in native mode and passes it to its slaves. A socket of the bond never
-            // sees what is redirected there: it came by a queue of another device (xsk.c: xsk_rcv_check).
-            None if interface.role == Role::Bond => {
-                tracing::info!(
-                    interface = interface.name,
-                    "generic mode: native frames are those of the slaves"
-                );
+            None if let Some(why) = generic_by_role(interface.role) => {
+                tracing::info!(interface = interface.name, why, "generic mode");
                 self.attach_as(&interface, ActiveMode::Generic)
             }
             None => match self.attach_as(&interface, ActiveMode::Native) {
                 Err(error @ BpfError::Refused { .. }) => {
                     tracing::info!(%error, "trying generic mode");
+                    self.native_refusal = Some(error.to_string());
                     self.attach_as(&interface, ActiveMode::Generic)
                 }
                 other => other,
@@ -236,6 +247,11 @@ impl XdpProgram {
     /// Detaches the program from its interface, if it has one. Its maps stay as they are.
     pub fn detach(&mut self) {
         self.attachment = None;
+    }
+
+    /// Why the driver would not have the program, where that was tried.
+    pub(crate) fn native_refusal(&self) -> Option<String> {
+        self.native_refusal.clone()
     }
 
     /// The interface that the program is attached to.
@@ -414,6 +430,14 @@ impl XdpProgram {
     /// [`BpfError::Map`].
     pub(crate) fn outline(&self, queues: u32, shards: u32) -> Result<[u64; 2], BpfError> {
         Counters::outline(&self.slot_frames, &self.reason_frames, (queues, shards))
+    }
+
+    /// Frames that the program saw, other than those that were redirected. Costs some thousand system calls.
+    ///
+    /// # Errors
+    /// [`BpfError::Map`].
+    pub(crate) fn passed(&self) -> Result<u64, BpfError> {
+        Counters::passed(&self.reason_frames)
     }
 
     /// Instructions that the kernel's verifier walked through before it took the program; `None` from

@@ -134,6 +134,7 @@ impl XdpError {
                 matches!(error, NetlinkError::NoPermission { .. })
             }
             Self::Interface(InterfaceError::NotEthernet(_)) => true,
+            Self::Frames { .. } => true,
             Self::Umem(error) => matches!(error, UmemError::Map { .. }),
             Self::Socket(error) => {
                 error.is_not_permitted() || matches!(error, SocketError::NoXdpSockets { .. })

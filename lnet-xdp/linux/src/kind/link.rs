@@ -1,8 +1,10 @@
 //! Queues of an interface with rings: what its NIs tell of them, and the alarms.
 
-use std::sync::PoisonError;
+use std::fmt;
+use std::sync::{Arc, PoisonError};
 
 use lnet_io::locks::Mutex;
+use lnet_io::netlink::LinkPackets;
 
 /// Queues of an interface with rings. The NIs of the interface share it.
 #[derive(Debug)]
@@ -16,40 +18,141 @@ struct Queues {
     counted: Option<(u32, u32)>,
     /// Why some queues have no sockets.
     unserved: Option<String>,
-    /// Counts of the last look at frames.
+    /// Counts of the last look at frames, and how many there were.
     seen: Option<Seen>,
+    looks: u32,
     /// Looks in a row at which frames were steered and none was received.
     deaf_looks: u32,
     /// Fate of frames that arrived nowhere, and the looks since.
     lost: Option<(String, u32)>,
+    /// Whether a frame has ever come by the rings: they are not deaf then.
+    has_received: bool,
+    /// Looks that told of deaf rings, with none between that told otherwise, and what the last one told.
+    evidence: u32,
+    sign: Option<Deafness>,
+    /// Why the rings are given up, once that is found.
+    deaf: Option<Deafness>,
+    /// Whether something else may carry the frames.
+    is_replaceable: bool,
 }
 
 /// Frames of an interface.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Default, Debug)]
 pub(super) struct Seen {
     /// Frames that the program found no socket for.
     pub(super) no_socket: u64,
     /// Frames that it steered.
     pub(super) steered: u64,
+    /// Frames that it saw, whatever became of them; told while none has been received.
+    pub(super) examined: u64,
     /// Frames that shards have received.
     pub(super) arrived: u64,
+    /// Calls by which the kernel took frames that leave.
+    pub(super) sendings: u64,
+    /// Packets that the kernel counts on the interface, where it was asked and the driver runs the program.
+    pub(super) packets: Option<LinkPackets>,
+}
+
+/// How rings that have never received a frame are found to be deaf.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Deafness {
+    /// The program steers frames that no socket receives.
+    Lost,
+    /// The program finds no socket for frames.
+    NoSocket,
+    /// The interface receives, and the program sees nothing of it.
+    Unseen,
+    /// The rings take frames that do not leave by the interface.
+    Unsent,
+}
+
+impl Deafness {
+    /// Judges what has happened between two looks: whether it tells of deaf rings, or that the program at
+    /// least hears.
+    fn judge(former: &Seen, seen: &Seen) -> Result<Self, bool> {
+        let grown = |of: fn(&Seen) -> u64| of(seen).saturating_sub(of(former));
+        let packets = |of: fn(&LinkPackets) -> u64| match (&former.packets, &seen.packets) {
+            (Some(former), Some(now)) => Some(of(now).saturating_sub(of(former))),
+            _ => None,
+        };
+        if grown(|seen| seen.steered) != 0 {
+            return Ok(Self::Lost);
+        }
+        if grown(|seen| seen.no_socket) != 0 {
+            return Ok(Self::NoSocket);
+        }
+        let is_examined = grown(|seen| seen.examined) != 0;
+        let has_sent = seen.sendings != 0;
+        if has_sent && !is_examined && packets(|packets| packets.received).is_some_and(|count| count != 0) {
+            return Ok(Self::Unseen);
+        }
+        let sendings = grown(|seen| seen.sendings);
+        if packets(|packets| packets.sent).is_some_and(|count| count < sendings) {
+            return Ok(Self::Unsent);
+        }
+        Err(is_examined)
+    }
+}
+
+impl fmt::Display for Deafness {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(match self {
+            Self::Lost => "frames are steered and none is received",
+            Self::NoSocket => "frames come by queues without a socket",
+            Self::Unseen => "the interface receives, and the XDP program sees nothing of it",
+            Self::Unsent => "frames that leave by the rings are not sent",
+        })
+    }
 }
 
 /// Looks at which frames are steered in vain before that is said: some may be on their way.
 const DEAF_LOOKS: u32 = 2;
+/// Looks that tell of deaf rings until these are given up.
+const EVIDENCE_LOOKS: u32 = 3;
+/// Looks at rings that have just been opened, which are close to each other.
+const YOUNG_LOOKS: u32 = 20;
 /// Looks after which an alarm is over.
 const CALM_LOOKS: u32 = 10;
 
 impl LinkState {
-    pub(super) fn new(served: u32, counted: Option<(u32, u32)>) -> std::sync::Arc<Self> {
-        std::sync::Arc::new(Self(Mutex::new(Queues {
+    /// `is_replaceable`: whether something else may carry the frames of deaf rings.
+    pub(super) fn new(served: u32, counted: Option<(u32, u32)>, is_replaceable: bool) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Queues {
             served,
             counted,
             unserved: None,
             seen: None,
+            looks: 0,
             deaf_looks: 0,
             lost: None,
+            has_received: false,
+            evidence: 0,
+            sign: None,
+            deaf: None,
+            is_replaceable,
         })))
+    }
+
+    /// Has the rings stay, whatever they hear: an NI wants them.
+    pub(super) fn retain(&self) {
+        let mut known = self.known();
+        (known.is_replaceable, known.deaf) = (false, None);
+    }
+
+    /// Why the rings are to be given up, if they are.
+    pub(super) fn deaf(&self) -> Option<Deafness> {
+        self.known().deaf
+    }
+
+    /// Whether a frame has ever come by the rings.
+    pub(super) fn has_received(&self) -> bool {
+        self.known().has_received
+    }
+
+    /// Whether the rings were opened just now, and nothing has come by them.
+    pub(super) fn is_young(&self) -> bool {
+        let known = self.known();
+        !known.has_received && known.looks < YOUNG_LOOKS
     }
 
     fn known(&self) -> lnet_io::locks::MutexGuard<'_, Queues> {
@@ -90,10 +193,16 @@ impl LinkState {
     }
 
     /// Takes in what was counted, every few seconds. Frames that have arrived nowhere since are logged
-    /// once, and told by the NIs until there were none for a while.
+    /// once, and told by the NIs until there were none for a while. Rings by which nothing has ever come are
+    /// found to be deaf where that repeats.
     pub(super) fn note_frames(&self, interface: &str, seen: Seen) {
         let mut known = self.known();
+        known.has_received |= seen.arrived != 0;
+        known.looks = known.looks.saturating_add(1);
         let Some(former) = known.seen.replace(seen) else { return };
+        if !known.has_received {
+            known.note_evidence(Deafness::judge(&former, &seen));
+        }
         let [no_socket, steered, arrived] = [
             seen.no_socket.saturating_sub(former.no_socket),
             seen.steered.saturating_sub(former.steered),
@@ -104,6 +213,7 @@ impl LinkState {
             (_, 0) => known.deaf_looks + 1,
             _ => 0,
         };
+        let is_evident = known.evidence >= EVIDENCE_LOOKS && !known.has_received;
         let text = if no_socket != 0 {
             format!(
                 "{no_socket} frames arrived by queues without a socket and were lost: the interface has other \
@@ -113,6 +223,8 @@ impl LinkState {
             "frames are steered and none is received: program and sockets are on different devices, or the driver \
              does not fill its rings; mode generic or socket"
                 .to_owned()
+        } else if let Some(deafness) = known.sign.filter(|_| is_evident) {
+            format!("nothing has come by the rings: {deafness}; another mode")
         } else {
             known.lost = known.lost.take().map(|(text, looks)| (text, looks + 1));
             known.lost.take_if(|(_, looks)| *looks >= CALM_LOOKS);
@@ -124,6 +236,12 @@ impl LinkState {
         known.lost = Some((text, 0));
     }
 
+    /// Frames that the program had seen at the last look, if the interface has received nothing since.
+    pub(super) fn examined_before(&self, packets: &LinkPackets) -> Option<u64> {
+        let former = self.known().seen?;
+        former.packets.filter(|former| former.received == packets.received).map(|_| former.examined)
+    }
+
     /// Alarm, if anything is wrong.
     pub(super) fn alarm(&self) -> Option<String> {
         let known = self.known();
@@ -131,16 +249,91 @@ impl LinkState {
     }
 }
 
+impl Queues {
+    /// Takes in what a look told of rings by which nothing has ever come.
+    fn note_evidence(&mut self, judged: Result<Deafness, bool>) {
+        match judged {
+            Ok(deafness) => {
+                self.evidence += 1;
+                self.sign = Some(deafness);
+                if self.evidence >= EVIDENCE_LOOKS && self.is_replaceable {
+                    self.deaf = Some(deafness);
+                }
+            }
+            // The program hears, and no frame for the node has come.
+            Err(true) => self.evidence = 0,
+            Err(false) => {}
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn looks(counts: &[[u64; 3]]) -> std::sync::Arc<LinkState> {
-        let state = LinkState::new(2, None);
+    fn looks(counts: &[[u64; 3]]) -> Arc<LinkState> {
+        let state = LinkState::new(2, None, true);
         for &[no_socket, steered, arrived] in counts {
-            state.note_frames("eth0", Seen { no_socket, steered, arrived });
+            state.note_frames("eth0", Seen { no_socket, steered, arrived, ..Seen::default() });
         }
         state
+    }
+
+    /// Looks at an interface: packets that it received and sent, frames that the program saw and shards
+    /// received, and calls that sent some.
+    fn deaf_after(looks: &[[u64; 5]]) -> Option<Deafness> {
+        let state = LinkState::new(2, None, true);
+        for &[received, sent, examined, arrived, sendings] in looks {
+            let packets = Some(LinkPackets { received, sent });
+            state.note_frames("eth0", Seen { examined, arrived, sendings, packets, ..Seen::default() });
+        }
+        state.deaf()
+    }
+
+    #[test]
+    fn rings_are_deaf_where_the_program_sees_nothing_of_what_comes() {
+        let growing = |count: u64| (0..count).map(|look| [look, 1, 0, 0, 1]).collect::<Vec<_>>();
+        assert_eq!(deaf_after(&growing(3)), None, "after two intervals");
+        assert_eq!(deaf_after(&growing(4)), Some(Deafness::Unseen));
+        let with_silence = [0, 1, 1, 2, 3].map(|received| [received, 1, 0, 0, 1]);
+        assert_eq!(deaf_after(&with_silence), Some(Deafness::Unseen), "silence tells nothing");
+        let seen = [[0, 0], [1, 0], [2, 0], [3, 1], [4, 1]].map(|[came, seen]| [came, 1, seen, 0, 1]);
+        assert_eq!(deaf_after(&seen), None, "the program hears");
+        let unused = [0, 1, 2, 3, 4].map(|received| [received, 0, 0, 0, 0]);
+        assert_eq!(deaf_after(&unused), None, "nothing was sent that could be answered");
+    }
+
+    #[test]
+    fn rings_are_deaf_where_what_leaves_is_not_sent_and_silent_peers_make_none_deaf() {
+        let unsent: Vec<_> = (0..4).map(|look| [look, 0, look, 0, look]).collect();
+        assert_eq!(deaf_after(&unsent), Some(Deafness::Unsent));
+        let silent: Vec<_> = (0..40).map(|look| [look, look, look, 0, look]).collect();
+        assert_eq!(deaf_after(&silent), None, "the peer may have no node");
+    }
+
+    #[test]
+    fn rings_that_received_once_are_never_deaf() {
+        let mut counts = vec![[0, 0, 0, 1, 0]];
+        counts.extend((1..20).map(|look| [look, 0, 0, 1, look]));
+        assert_eq!(deaf_after(&counts), None);
+        let steered = looks(&[[0, 0, 0], [0, 1, 0], [0, 2, 0], [0, 3, 0]]);
+        assert_eq!(steered.deaf(), Some(Deafness::Lost));
+        assert!(steered.is_young() && !looks(&[[0, 1, 1]]).is_young());
+        let no_socket = looks(&[[0, 0, 0], [1, 0, 0], [2, 0, 0], [3, 0, 0]]);
+        assert_eq!(no_socket.deaf(), Some(Deafness::NoSocket));
+        assert_eq!(looks(&[[0, 0, 0], [0, 1, 0], [0, 2, 1], [0, 3, 1], [0, 4, 1]]).deaf(), None);
+    }
+
+    #[test]
+    fn rings_that_an_ni_wants_stay_and_raise_an_alarm() {
+        let state = LinkState::new(2, None, true);
+        state.retain();
+        for look in 0..4 {
+            let packets = Some(LinkPackets { received: look, sent: 1 });
+            state.note_frames("eth0", Seen { packets, sendings: 1, ..Seen::default() });
+        }
+        assert_eq!(state.deaf(), None);
+        assert!(state.alarm().unwrap().contains("the XDP program sees nothing of it"));
     }
 
     #[test]
@@ -161,7 +354,7 @@ mod tests {
         let state = looks(&[[0, 0, 0], [3, 0, 0]]);
         for look in 0..CALM_LOOKS {
             assert!(state.alarm().is_some(), "{look}");
-            state.note_frames("eth0", Seen { no_socket: 3, steered: 0, arrived: 0 });
+            state.note_frames("eth0", Seen { no_socket: 3, ..Seen::default() });
         }
         assert_eq!(state.alarm(), None);
     }

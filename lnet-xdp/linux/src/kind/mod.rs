@@ -10,6 +10,7 @@
 
 mod config;
 mod error;
+mod instead;
 mod link;
 mod log;
 mod opening;
@@ -19,6 +20,7 @@ mod rings;
 mod sockets;
 mod zero_copy;
 
+use std::collections::BTreeMap;
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,7 +32,7 @@ use lnet_io::kind::{Host, LndKind, NiRequest, OpenNi};
 use lnet_io::netlink::Neighbours;
 use lnet_io::random;
 use lnet_io::xsk::Census;
-use lnet_model::lnd::{LndRow, NiFact, XDP, ZeroCopy};
+use lnet_model::lnd::{LndRow, NiFact, XDP};
 use lnet_model::ni::XdpMode;
 use lnet_wire::steer;
 use lnet_xdp_proto::{Identity, MetAddresses, XferConfig, XferLimits, XferTimes};
@@ -38,6 +40,7 @@ use lnet_xdp_proto::{Identity, MetAddresses, XferConfig, XferLimits, XferTimes};
 use crate::lnd::{self, Common, Port, ReturnRings, XdpLnd, XdpPort};
 pub use config::{DEFAULT_PORT, XdpConfig};
 pub use error::XdpError;
+use instead::DeafRings;
 use link::LinkState;
 pub use plan::XdpPlan;
 pub use programs::{Programs, SharedProgram, XdpFrames};
@@ -56,6 +59,8 @@ pub struct XdpKind {
     net: Option<XdpNet>,
     /// The NIs that are open.
     open: Vec<OpenPort>,
+    /// Interfaces whose rings were deaf, while they have NIs.
+    deaf: BTreeMap<u32, DeafRings>,
     /// Chunks whose home one shard is, once there are any.
     frames_per_shard: u32,
     /// The largest MTU of the interfaces at first.
@@ -102,6 +107,8 @@ pub struct XdpNiState {
     pub queues: u32,
     /// Why it has sockets, where mode `auto` could not have rings.
     pub no_rings: Option<String>,
+    /// Why its rings are as they are, where mode `auto` could not have the best.
+    pub reason: Option<String>,
     /// Alarm about the queues of the interface, and the remedy.
     pub alarm: Option<String>,
 }
@@ -117,6 +124,8 @@ pub struct XdpNi {
     neighbours: Arc<Neighbours>,
     /// Lack that kept it from rings, if it was to have them where they can be had.
     no_rings: Option<String>,
+    /// Why its rings are as they are, where that is not the best.
+    reason: Option<String>,
     /// Whether its rings have zero copy, and why.
     zero_copy: Option<String>,
     /// Keeps the UDP port of rings ours.
@@ -133,8 +142,17 @@ impl XdpNi {
             udp_port: self.port.udp_port,
             queues: self.link.served(),
             no_rings: self.no_rings.clone(),
+            reason: self.reason.clone(),
             alarm: self.link.alarm(),
         }
+    }
+}
+
+impl XdpNi {
+    /// Whether its rings are found to be deaf: something else is to carry it.
+    #[must_use]
+    pub fn is_deaf(&self) -> bool {
+        self.mode != XdpMode::Socket && self.link.deaf().is_some()
     }
 }
 
@@ -154,6 +172,7 @@ impl OpenNi for XdpNi {
             self.no_rings.clone().map(NiFact::Text),
             self.link.alarm().map(NiFact::Text),
             Some(NiFact::Text(self.mode.to_string())),
+            self.reason.clone().map(NiFact::Text),
             Some(NiFact::Number(queues.into())),
             Some(NiFact::Number(mtu_bytes.into())),
             self.zero_copy.clone().map(NiFact::Text),
@@ -174,6 +193,7 @@ impl XdpKind {
             programs,
             net: None,
             open: Vec::new(),
+            deaf: BTreeMap::new(),
             frames_per_shard: 0,
             widest_mtu_bytes: 0,
         }
@@ -187,6 +207,15 @@ impl XdpKind {
 
     fn any_open(&self, is: impl Fn(&OpenPort) -> bool) -> bool {
         self.open.iter().any(is)
+    }
+
+    /// Takes in that the shards have given an NI up: with the last one their LNDs, and what these have
+    /// counted.
+    pub fn settle(&mut self) {
+        if self.open.is_empty() {
+            self.net = None;
+            self.programs.forget_gone();
+        }
     }
 
     /// Checks that each shard can watch one more NI.
@@ -268,12 +297,15 @@ impl XdpKind {
         request: &NiRequest<'_>,
         plan: &XdpPlan,
     ) -> Result<(XdpNi, Vec<Part<XdpLnd>>), XdpError> {
+        let (plan, why) = self.by_experience(plan);
+        let plan = &*plan;
         if plan.mode == XdpMode::Socket {
-            return self.open_sockets(host, plan);
+            let (open, parts) = self.open_sockets(host, plan)?;
+            return Ok((XdpNi { no_rings: why, ..open }, parts));
         }
-        match self.open_rings(host, request, plan) {
-            Err(rings) if plan.mode == XdpMode::Auto && plan.zero_copy != ZeroCopy::On && rings.is_lack() => {
-                let lacking = rings.to_string();
+        match self.open_rings(host, request, plan, why.as_deref()) {
+            Err(rings) if plan.is_auto && rings.is_lack() => {
+                let lacking = words_of([why, Some(rings.to_string())]).unwrap_or_default();
                 let opened = self.open_sockets(host, plan).map_err(|sockets| XdpError::NoMode {
                     rings: Box::new(rings),
                     sockets: Box::new(sockets),
@@ -287,6 +319,12 @@ impl XdpKind {
             made => made,
         }
     }
+}
+
+/// Puts reasons together.
+fn words_of<const N: usize>(reasons: [Option<String>; N]) -> Option<String> {
+    let reasons: Vec<_> = reasons.into_iter().flatten().collect();
+    (!reasons.is_empty()).then(|| reasons.join("; "))
 }
 
 impl LndKind for XdpKind {
@@ -329,13 +367,10 @@ impl LndKind for XdpKind {
         if ni.mode == XdpMode::Socket {
             drop(parts);
         } else {
-            self.close_rings(host, &ni.port, parts);
+            self.close_rings(host, &ni.port, parts, false);
         }
-        if self.open.is_empty() {
-            // The shards have given up their LNDs, and what these have counted.
-            self.net = None;
-            self.programs.forget_gone();
-        }
+        self.forget_deaf(ni.port.interface_index);
+        self.settle();
     }
 }
 

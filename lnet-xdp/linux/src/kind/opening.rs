@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use lnet_core::handle::{ShardId, ShardSet};
 use lnet_io::kind::Host;
-use lnet_io::netlink::{Interface, Neighbours, Role, xdp_features};
+use lnet_io::netlink::{Interface, Neighbours, xdp_features};
 use lnet_io::xsk::{self, Binding, Frame, QueueConfig, SocketError, Umem};
 use lnet_model::lnd::ZeroCopy;
 use lnet_model::ni::XdpMode;
@@ -15,7 +15,7 @@ use super::log::LogThread;
 use super::plan::XdpPlan;
 use super::zero_copy::{self, Asked, Chosen, Reason};
 use super::{XdpConfig, XdpError};
-use crate::bpf::{ActiveMode, XdpProgram};
+use crate::bpf::{ActiveMode, XdpProgram, generic_by_role};
 use crate::lnd::{Lane, OwnedQueue, Rings};
 
 /// How long the kernel may take to let go of a queue whose sockets were closed.
@@ -74,6 +74,8 @@ pub(super) struct Opening<'a> {
 pub(super) struct Opened {
     pub(super) rings: Vec<Rings>,
     pub(super) mode: ActiveMode,
+    /// Why the mode is generic, where that was not asked for.
+    pub(super) reason: Option<String>,
     pub(super) zero_copy: Chosen,
     pub(super) log: Option<LogThread>,
 }
@@ -97,7 +99,7 @@ impl Opening<'_> {
         program: &mut XdpProgram,
     ) -> Result<Opened, XdpError> {
         let XdpPlan { interface, mode: asked, port, .. } = plan;
-        let is_generic = *asked == XdpMode::Generic || interface.role == Role::Bond;
+        let is_generic = *asked == XdpMode::Generic || generic_by_role(interface.role).is_some();
         let expected = if is_generic { ActiveMode::Generic } else { ActiveMode::Native };
         let (mut rings, mut zero_copy) = self.open_as_chosen(plan, dealt, program, expected)?;
         let log = self.config.log_refusals.then(|| LogThread::start(program)).transpose()?;
@@ -115,8 +117,11 @@ impl Opening<'_> {
             program.attach(&interface.name, Some(mode))?;
         }
         let zero_copy = zero_copy.given_mode(mode);
-        tracing::info!(interface = interface.name, %mode, %zero_copy, "rings are open");
-        Ok(Opened { rings, mode, zero_copy, log })
+        let is_lesser = *asked == XdpMode::Auto && mode == ActiveMode::Generic;
+        let by_role = generic_by_role(interface.role).map(str::to_owned);
+        let reason = by_role.or_else(|| program.native_refusal()).filter(|_| is_lesser);
+        tracing::info!(interface = interface.name, %mode, reason, %zero_copy, "rings are open");
+        Ok(Opened { rings, mode, reason, zero_copy, log })
     }
 
     /// Opens the queues with zero copy where that is chosen and can be had.
@@ -134,7 +139,10 @@ impl Opening<'_> {
         };
         let features = if *option == ZeroCopy::Off { None } else { xdp_features(interface.index)? };
         let asked = Asked { option: *option, mode, mtu_bytes: port.mtu_bytes, features };
-        let chosen = zero_copy::choose(&asked).map_err(must_not)?;
+        let chosen = match plan.is_zero_copy_deaf {
+            true => Chosen::copying(mode, Reason::Deaf),
+            false => zero_copy::choose(&asked).map_err(must_not)?,
+        };
         match self.queues(dealt, program, &chosen) {
             Err(XdpError::Socket(SocketError::NoZeroCopy { source, .. })) => {
                 self.take_back(dealt);

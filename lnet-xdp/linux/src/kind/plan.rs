@@ -14,16 +14,21 @@ use lnet_wire::steer::QUEUES_MAX;
 
 use super::link::LinkState;
 use super::{XdpConfig, XdpError, XdpNi};
+use crate::bpf::generic_by_role;
 use crate::lnd::{DATAGRAM_BYTES_MIN, Port};
 
 /// An NI of the xdp LND as it is to be opened: what was found out and checked before anything is built.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct XdpPlan {
     pub(super) interface: Interface,
     pub(super) port: Port,
     pub(super) mode: XdpMode,
     pub(super) zero_copy: ZeroCopy,
     pub(super) serving: ShardSet,
+    /// Whether it takes what works: its mode is `auto`, and it does not insist on zero copy.
+    pub(super) is_auto: bool,
+    /// Whether rings with zero copy were deaf.
+    pub(super) is_zero_copy_deaf: bool,
 }
 
 impl XdpPlan {
@@ -35,10 +40,14 @@ impl XdpPlan {
             usable_interface(request.interface, options.number(NiOption::Queues).or(config.queues))?;
         let port = port(request, &interface, options.number(NiOption::Port).unwrap_or(config.udp_port))?;
         if mode != XdpMode::Socket {
+            check_native(mode, &interface)?;
             check_queues(&interface)?;
             check_transmit_ring(&port, &interface, config.rings.tx)?;
         }
-        Ok(Self { interface, port, mode, zero_copy: options.zero_copy(), serving: request.serving })
+        let zero_copy = options.zero_copy();
+        let is_auto = mode == XdpMode::Auto && zero_copy != ZeroCopy::On;
+        let (serving, is_zero_copy_deaf) = (request.serving, false);
+        Ok(Self { interface, port, mode, zero_copy, serving, is_auto, is_zero_copy_deaf })
     }
 
     /// The NI, once it is open.
@@ -48,9 +57,19 @@ impl XdpPlan {
         (neighbours, link): (Arc<Neighbours>, Arc<LinkState>),
         reserved: Option<UdpSocket>,
     ) -> XdpNi {
-        let (no_rings, zero_copy) = (None, None);
-        XdpNi { port: self.port, mode, link, neighbours, no_rings, zero_copy, _reserved: reserved }
+        let (no_rings, reason, zero_copy) = (None, None, None);
+        XdpNi { port: self.port, mode, link, neighbours, no_rings, reason, zero_copy, _reserved: reserved }
     }
+}
+
+/// Native rings of some devices receive nothing.
+fn check_native(mode: XdpMode, Interface { name, role, .. }: &Interface) -> Result<(), InterfaceError> {
+    if mode == XdpMode::Native && generic_by_role(*role).is_some() {
+        let present = "slaves, by whose queues its frames come: native rings of its own would be deaf; mode auto, \
+                       generic or socket is expected, or NIs on the slaves";
+        return Err(InterfaceError::Unsuitable { interface: name.clone(), present: present.to_owned() });
+    }
+    Ok(())
 }
 
 /// Frames of further queues would pass up.
@@ -105,3 +124,37 @@ fn packet_min_bytes(address: IpAddr) -> usize {
 
 // Keeps the arithmetic of frames honest: a frame's headers leave room in the smallest chunk.
 const _: () = assert!(ETHERNET_BYTES + IPV6_BYTES + UDP_BYTES + DATAGRAM_BYTES_MIN < CHUNK_BYTES as usize);
+
+#[cfg(test)]
+mod tests {
+    use lnet_io::netlink::Role;
+
+    use super::*;
+
+    /// A bond, a team and `net_failover` have one role, which generic mode and sockets serve.
+    #[test]
+    fn native_rings_are_refused_on_a_bond_alone() {
+        let of = |role| Interface {
+            name: "bond0".to_owned(),
+            index: 1,
+            mac: Some([2; 6]),
+            mtu_bytes: 1500,
+            enabled: true,
+            up: true,
+            addresses: Vec::new(),
+            rx_queues: 1,
+            tx_queues: 1,
+            xdp_program_id: None,
+            role,
+            is_slave: false,
+        };
+        let modes = [XdpMode::Auto, XdpMode::Native, XdpMode::Generic, XdpMode::Socket];
+        let refused = |role| modes.map(|mode| check_native(mode, &of(role)).is_err());
+        assert_eq!(refused(Role::Bond), [false, true, false, false]);
+        for role in [Role::Device, Role::Veth, Role::Bridge] {
+            assert_eq!(refused(role), [false; 4], "{role:?}");
+        }
+        let why = check_native(XdpMode::Native, &of(Role::Bond)).unwrap_err().to_string();
+        assert!(why.contains("bond0") && why.contains("native rings of its own would be deaf"), "{why}");
+    }
+}

@@ -10,12 +10,13 @@ use std::sync::{Arc, PoisonError};
 
 use lnet_io::locks::{Mutex, MutexGuard};
 use lnet_io::memory::Buffer;
-use lnet_io::netlink::Neighbours;
+use lnet_io::netlink::{LinkPackets, Neighbours};
 use lnet_io::xsk::Umem;
 use lnet_wire::steer::Policy;
 
 use super::link::{LinkState, Seen};
-use crate::bpf::{BpfError, Counters, SlotCount, XdpProgram};
+use crate::bpf::{ActiveMode, BpfError, Counters, SlotCount, XdpProgram};
+use crate::lnd::RingTraffic;
 
 /// An XDP program that several threads may have something to do with.
 pub type SharedProgram = Arc<Mutex<XdpProgram>>;
@@ -126,11 +127,12 @@ impl Programs {
     }
 
     /// Shows a program no more that was detached, after its last frame; the memory goes with the last one.
-    /// The counts stay.
-    pub(super) fn remove(&self, program: &SharedProgram) {
+    /// The counts stay, but for those of deaf rings: none of their frames has arrived, and that was told.
+    pub(super) fn remove(&self, program: &SharedProgram, is_deaf: bool) {
         let counters = lock(program).counters();
         let mut rings = lock(&self.rings);
         match counters {
+            Ok(_) if is_deaf => {}
             Ok(counters) => rings.gone.add(&counters, true),
             Err(error) => {
                 tracing::warn!(%error, "frames of an interface without NIs are not counted any more")
@@ -194,20 +196,46 @@ impl Programs {
     }
 
     /// Looks whether frames arrive nowhere: those that find no socket, and those that were steered while
-    /// shards receive nothing. `arrived` are the frames that shards have received by each interface
-    /// ([`XdpLnd::arrived`](crate::XdpLnd::arrived)). The NIs tell it, and the log.
+    /// shards receive nothing. `traffic` is that of the shards by each interface
+    /// ([`XdpLnd::ring_traffic`](crate::XdpLnd::ring_traffic)), `packets` what the kernel counts on those
+    /// that have not [received](Programs::unheard) yet. The NIs tell it, and the log.
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub fn watch(&self, arrived: &BTreeMap<u32, u64>) -> Result<(), BpfError> {
+    pub fn watch(
+        &self,
+        traffic: &BTreeMap<u32, RingTraffic>,
+        packets: &BTreeMap<u32, LinkPackets>,
+    ) -> Result<(), BpfError> {
         let programs = lock(&self.rings).programs.clone();
         for Listed { program, neighbours, interface_index, link } in programs {
             let queues = neighbours.queues().map_or(0, |(receive, _)| receive).max(link.served());
             let [no_socket, steered] = lock(&program).outline(queues, self.shards)?;
-            let arrived = arrived.get(&interface_index).copied().unwrap_or(0);
-            link.note_frames(&neighbours.name(), Seen { no_socket, steered, arrived });
+            let RingTraffic { arrived, sendings } =
+                traffic.get(&interface_index).copied().unwrap_or_default();
+            // A link that carries nothing tells nothing. A bond counts what is for its slaves alone (LACP).
+            let is_native = lock(&program).mode() == Some(ActiveMode::Native);
+            let packets = packets.get(&interface_index).copied();
+            let packets = packets.filter(|_| is_native && neighbours.is_up());
+            let examined = match packets {
+                Some(packets) => match link.examined_before(&packets) {
+                    Some(examined) => examined,
+                    None => steered + lock(&program).passed()?,
+                },
+                None => 0,
+            };
+            let seen = Seen { no_socket, steered, examined, arrived, sendings, packets };
+            link.note_frames(&neighbours.name(), seen);
         }
         Ok(())
+    }
+
+    /// Interfaces whose rings have not received any frame yet, and whether they were opened just now.
+    #[must_use]
+    pub fn unheard(&self) -> Vec<(u32, bool)> {
+        let rings = lock(&self.rings);
+        let unheard = rings.programs.iter().filter(|listed| !listed.link.has_received());
+        unheard.map(|listed| (listed.interface_index, listed.link.is_young())).collect()
     }
 
     /// Frames that the programs have counted since the node had none, those of interfaces that have gone

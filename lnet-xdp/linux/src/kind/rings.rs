@@ -24,13 +24,14 @@ use lnet_model::pattern::cpts_text;
 use lnet_wire::MessageType;
 use lnet_wire::steer::{PolicyWord, QUEUES_MAX};
 
-use super::link::LinkState;
+use super::instead::Rung;
+use super::link::{Deafness, LinkState};
 use super::log::LogThread;
 use super::opening::{Dealt, Opened, Opening, RECLAIM_PATIENCE, deal_out, prime, spare};
 use super::plan::XdpPlan;
 use super::programs::{SharedProgram, lock};
 use super::zero_copy::Chosen;
-use super::{XdpConfig, XdpError, XdpKind, XdpNet, XdpNi};
+use super::{XdpConfig, XdpError, XdpKind, XdpNet, XdpNi, words_of};
 use crate::bpf::{ActiveMode, Object, ObjectKind, XdpProgram};
 use crate::lnd::{self, FurtherQueues, Port, RingPort, Rings, UmemShare, XdpLnd, XdpPort};
 
@@ -54,6 +55,8 @@ struct RingLink {
     interface: Interface,
     program: SharedProgram,
     mode: ActiveMode,
+    /// Why they are as they are, where that is not the best.
+    reason: Option<String>,
     zero_copy: Chosen,
     neighbours: Arc<Neighbours>,
     /// The shard that owns each queue that has sockets.
@@ -86,6 +89,18 @@ fn deal(owned: &mut [u32], queues: u32, serving: ShardSet) -> Vec<usize> {
     (0..queues).map(owner).collect()
 }
 
+/// Queues of an interface that are dealt out.
+struct Dealing {
+    /// The shard that owns each.
+    owners: Vec<usize>,
+    /// Queues that the shard owns which owns most.
+    most_owned: u32,
+    /// Frames that each queue has at most.
+    fill: u32,
+    /// Words for a lack of frames.
+    scarce: Option<String>,
+}
+
 impl RingNet {
     /// Counts the frames by who has them, but for those that are spared.
     pub(super) fn census(&self) -> Census {
@@ -102,6 +117,7 @@ impl XdpKind {
         host: &Host,
         request: &NiRequest<'_>,
         plan: &XdpPlan,
+        why: Option<&str>,
     ) -> Result<(XdpNi, Vec<Part<XdpLnd>>), XdpError> {
         if plan.interface.mac.is_none() {
             return Err(InterfaceError::NotEthernet(plan.interface.name.clone()).into());
@@ -111,7 +127,7 @@ impl XdpKind {
             self.rings().and_then(|net| net.links.iter().position(|link| link.interface.index == index));
         match known {
             Some(link) => self.share_link(host, link, request, plan),
-            None => self.open_link(host, request, plan),
+            None => self.open_link(host, request, plan, why),
         }
     }
 
@@ -158,9 +174,12 @@ impl XdpKind {
         lock(&link.program).add_endpoint(plan.port.address, plan.port.udp_port)?;
         let (neighbours, mode) = (Arc::clone(&link.neighbours), link.mode.into());
         let state = Arc::clone(&link.state);
-        let zero_copy = Some(link.zero_copy.to_string());
+        if !plan.is_auto {
+            state.retain();
+        }
+        let (reason, zero_copy) = (link.reason.clone(), Some(link.zero_copy.to_string()));
         let (_, parts) = self.keep(None, ports);
-        Ok((XdpNi { zero_copy, ..plan.opened(mode, (neighbours, state), Some(reserved)) }, parts))
+        Ok((XdpNi { reason, zero_copy, ..plan.opened(mode, (neighbours, state), Some(reserved)) }, parts))
     }
 
     fn open_link(
@@ -168,8 +187,10 @@ impl XdpKind {
         host: &Host,
         request: &NiRequest<'_>,
         plan: &XdpPlan,
+        why: Option<&str>,
     ) -> Result<(XdpNi, Vec<Part<XdpLnd>>), XdpError> {
-        let (mut owners, most_owned) = self.owners_of(host, plan)?;
+        let Dealing { mut owners, most_owned, fill, scarce } = self.owners_of(host, plan)?;
+        let is_replaceable = self.is_replaceable(plan);
         let mut program = self.load_program(host, plan.port)?;
         let neighbours = host.follow(&plan.interface, true)?;
         let reserved = port::reserve(plan.port.udp_address())?;
@@ -179,7 +200,8 @@ impl XdpKind {
             None => Some(self.make_ring_net(host)?).unzip(),
         };
         let is_first = fresh_net.is_some();
-        let further = (self.frames_per_shard - self.wanted_for(&owners, host)) / self.config.rings.fill;
+        let further =
+            self.frames_per_shard.saturating_sub(self.wanted_for(&owners, host)) / self.config.rings.fill;
         let known = self.net.as_mut().and_then(|net| net.rings.as_mut());
         let Some(net) = fresh_net.as_mut().or(known) else { unreachable!("one was made") };
         let umem = Arc::clone(&net.umem);
@@ -194,7 +216,7 @@ impl XdpKind {
             serving: plan.serving,
             neighbours: &neighbours,
             frames: frames.take().unwrap_or(of_spare.into()),
-            prime: if is_first { self.config.rings.fill } else { prime(&self.config) },
+            prime: if is_first { fill } else { prime(&self.config) },
         };
         let dealt = Dealt { first: 0, owners: &owners, most_owned };
         let opened = opening.open(plan, dealt, &mut program);
@@ -205,11 +227,15 @@ impl XdpKind {
         if opened.is_err() && !is_first {
             net.spare = left.pop().unwrap_or_default();
         }
-        let Opened { mut rings, mode, zero_copy, log } = opened?;
+        let Opened { mut rings, mode, reason, zero_copy, log } = opened?;
+        if let Some(scarce) = &scarce {
+            tracing::warn!(interface = plan.interface.name, "{scarce}");
+        }
+        let reason = words_of([why.map(str::to_owned), reason, scarce]);
         if is_first {
             net.spare = spare(&mut left, further * prime(&self.config));
         }
-        let state = LinkState::new(owners.len() as u32, neighbours.queues());
+        let state = LinkState::new(owners.len() as u32, neighbours.queues(), is_replaceable);
         // Drivers take further queues for a program (virtio), of which netlink tells nothing.
         let counted = queues_now(&plan.interface.name);
         if let Some((receive, transmit)) = counted {
@@ -257,6 +283,7 @@ impl XdpKind {
             interface,
             program,
             mode,
+            reason: reason.clone(),
             zero_copy,
             neighbours: follows,
             owners,
@@ -271,7 +298,14 @@ impl XdpKind {
         let Some(net) = &mut xdp.rings else { unreachable!("one was there, or was made") };
         net.links.push(link);
         let open = plan.opened(mode.into(), (neighbours, state), Some(reserved));
-        Ok((XdpNi { zero_copy: words, ..open }, parts))
+        Ok((XdpNi { reason, zero_copy: words, ..open }, parts))
+    }
+
+    /// Rings that are found to be deaf: their rung, the name of their interface, and how they were found so.
+    pub(super) fn deaf_link(&self, index: u32) -> Option<(Rung, String, Deafness)> {
+        let link = self.rings()?.links.iter().find(|link| link.interface.index == index)?;
+        let rung = Rung::of(link.mode, link.zero_copy.binding.zero_copy);
+        Some((rung, link.neighbours.name(), link.state.deaf()?))
     }
 
     /// Deals the queues out of an interface with so many receive queues that have no sockets yet; with how
@@ -399,12 +433,13 @@ impl XdpKind {
     }
 
     /// Deals the queues of an interface out to the shards that serve it; with how many queues the shard owns
-    /// that owns most. Refuses it where frames are too few.
+    /// that owns most. Where frames are too few, queues share those that there are if the mode is `auto`, and
+    /// these are enough for a burst; else the interface is refused.
     fn owners_of(
         &mut self,
         host: &Host,
-        XdpPlan { interface, serving, .. }: &XdpPlan,
-    ) -> Result<(Vec<usize>, u32), XdpError> {
+        XdpPlan { interface, serving, is_auto, .. }: &XdpPlan,
+    ) -> Result<Dealing, XdpError> {
         self.reclaim_left();
         let links = self.rings().into_iter().flat_map(|net| &net.links);
         let mut owned = vec![0; host.shard_count() as usize];
@@ -415,17 +450,25 @@ impl XdpKind {
         }
         let owners = deal(&mut owned, interface.rx_queues, *serving);
         let most = owned.into_iter().max().unwrap_or(0);
-        let wanted = self.config.frames_per_shard(count, most);
-        let out = self.rings().map_or(0, |net| net.left.len() as u32 * self.config.rings.fill);
-        if wanted.saturating_add(out) > self.frames_per_shard {
-            return Err(XdpError::Frames {
-                interface: interface.name.clone(),
-                queues: interface.rx_queues,
-                wanted: (wanted + out) * host.shard_count(),
-                present: self.frames_per_shard * host.shard_count(),
-            });
+        let RingSizes { fill, tx, .. } = self.config.rings;
+        let out = self.rings().map_or(0, |net| net.left.len() as u32 * fill);
+        let wanted = self.config.frames_per_shard(count, most).saturating_add(out);
+        if wanted <= self.frames_per_shard {
+            return Ok(Dealing { owners, most_owned: most, fill, scarce: None });
         }
-        Ok((owners, most))
+        let fixed = tx * count + self.config.early_chunks_max() + out;
+        let share = self.frames_per_shard.saturating_sub(fixed) / most.max(1);
+        let refused = XdpError::Frames {
+            interface: interface.name.clone(),
+            queues: interface.rx_queues,
+            wanted: wanted.saturating_mul(host.shard_count()),
+            present: self.frames_per_shard * host.shard_count(),
+        };
+        if !is_auto || share < fill.min(QUEUE_FRAMES_MIN) {
+            return Err(refused);
+        }
+        let scarce = Some(format!("{share} frames for a queue instead of {fill}: {refused}"));
+        Ok(Dealing { owners, most_owned: most, fill: share, scarce })
     }
 
     /// Frames of each shard that the first interface wants.
@@ -467,7 +510,7 @@ impl XdpKind {
     }
 
     /// Closes an NI over rings.
-    pub(super) fn close_rings(&mut self, host: &Host, port: &Port, parts: Vec<Part<XdpLnd>>) {
+    pub(super) fn close_rings(&mut self, host: &Host, port: &Port, parts: Vec<Part<XdpLnd>>, is_deaf: bool) {
         let shards = host.shard_count();
         let is_shared = self.any_open(|open| open.has_rings_of(port.interface_index));
         let programs = Arc::clone(&self.programs);
@@ -489,7 +532,7 @@ impl XdpKind {
             // A map that is about to go holds no sockets either.
             let _ = lock(&program).clear_socket(queue, shard);
         }
-        programs.remove(&program);
+        programs.remove(&program, is_deaf);
         drop(program);
         drop(parts);
         if net.links.is_empty() {

@@ -69,7 +69,7 @@ impl XdpKind {
         let ports = ports.collect::<Result<_, XdpError>>()?;
         let (net, parts) = self.keep(fresh, ports);
         net.buffer_bytes = Some(buffer_bytes);
-        let link = LinkState::new(plan.interface.rx_queues, None);
+        let link = LinkState::new(plan.interface.rx_queues, None, false);
         Ok((plan.opened(XdpMode::Socket, (neighbours, link), None), parts))
     }
 }

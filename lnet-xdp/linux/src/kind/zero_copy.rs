@@ -45,6 +45,8 @@ pub(super) enum Reason {
     Mtu { mtu_bytes: usize, buffers: u32 },
     /// A bind was refused.
     Refused(Errno),
+    /// Rings with zero copy were deaf.
+    Deaf,
 }
 
 impl fmt::Display for Reason {
@@ -62,6 +64,7 @@ impl fmt::Display for Reason {
                 f,
                 "frames of MTU {mtu_bytes} take more than the driver's {buffers} buffers of {RECEIVE_BYTES} bytes"
             ),
+            Self::Deaf => f.write_str("rings with it were deaf"),
             // Kernels answer so that do not tell of drivers.
             Self::Refused(Errno::OPNOTSUPP) => Self::NoFeature.fmt(f),
             Self::Refused(errno) => write!(f, "the driver refuses it ({errno})"),

@@ -37,6 +37,22 @@ impl InPlace {
         self.payloads[transmit.tx.0 as usize] = transmit.payload.map(|span| (transmit.ni, span));
     }
 
+    /// Forgets the payloads that went by an NI, whose rings are about to go; the messages that have ended and
+    /// waited for those.
+    pub(super) fn forget(&mut self, ni: NiId) -> Vec<(TxId, Status)> {
+        for payload in &mut self.payloads {
+            *payload = payload.filter(|(of, _)| *of != ni);
+        }
+        let mut ended = Vec::new();
+        self.ended.retain(|(tx, status, of, _)| {
+            if *of == ni {
+                ended.push((*tx, *status));
+            }
+            *of != ni
+        });
+        ended
+    }
+
     /// Whether no message waits to be reported.
     pub(super) fn is_empty(&self) -> bool {
         self.ended.is_empty()

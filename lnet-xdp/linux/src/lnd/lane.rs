@@ -50,6 +50,8 @@ pub(crate) struct Lane {
     pub(super) arrived: VecDeque<RingDescriptor>,
     /// Frames that the shard has received by it.
     pub(super) frames_received: u64,
+    /// How often the kernel has taken what was pushed: frames that were sent, at least.
+    pub(super) sendings: u64,
     /// Descriptors pushed that the kernel has not been told of.
     unflushed: bool,
     refusal: Outage,
@@ -115,6 +117,7 @@ impl Lane {
             borrowed: Borrowed::default(),
             arrived,
             frames_received: 0,
+            sendings: 0,
             unflushed: false,
             refusal: Outage::None,
             left_behind: 0,
@@ -241,6 +244,7 @@ impl Lane {
             let before = self.tx.free_slots();
             match self.device.as_ref().map_or(Ok(Kick::Done), Device::kick) {
                 Ok(Kick::Done) => {
+                    self.sendings += u64::from(self.unflushed);
                     self.unflushed = false;
                     self.refusal = Outage::None;
                     return;

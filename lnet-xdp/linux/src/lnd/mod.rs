@@ -82,6 +82,15 @@ pub use ports::{RingPort, XdpPort};
 use refusals::Asked;
 pub use socket::SocketPort;
 
+/// Traffic by the rings of an interface.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct RingTraffic {
+    /// Frames that shards have received.
+    pub arrived: u64,
+    /// Calls by which the kernel has taken frames that leave, each one frame at least.
+    pub sendings: u64,
+}
+
 /// Most frames that one turn takes off one ring.
 const BUDGET_MAX: u32 = 256;
 /// Least time between two lines of a log on narrow paths.
@@ -330,9 +339,12 @@ impl XdpLnd {
         self.nis.datagrams_dropped()
     }
 
-    /// Frames that the shard has received by rings: interfaces, each as often as it has lanes, and how many.
-    pub fn arrived(&self) -> impl Iterator<Item = (u32, u64)> {
-        self.devices.lanes.iter().map(|lane| (lane.interface_index, lane.frames_received))
+    /// Traffic of the shard by rings: interfaces, each as often as it has lanes, the frames that have come,
+    /// and how often the kernel has taken some that leave.
+    pub fn ring_traffic(&self) -> impl Iterator<Item = (u32, RingTraffic)> {
+        self.devices.lanes.iter().map(|lane| {
+            (lane.interface_index, RingTraffic { arrived: lane.frames_received, sendings: lane.sendings })
+        })
     }
 
     /// Frames that the shard received by interfaces that have gone, or whose last NI was closed; those that

@@ -8,6 +8,9 @@
 //! An NI that some shards serve has no receive side on the others. What is for one of these arrives at
 //! another shard and is handed over, as all that is steered wrongly. So neither the XDP program nor the core
 //! knows of such NIs. All shards send by the NI themselves.
+//!
+//! An NI whose rings are deaf is carried by something else from then on ([`Driver::suspend_port`]). Meanwhile
+//! it is suspended: the transfer protocol has it and its messages, and what leaves is lost and leaves again.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -84,6 +87,14 @@ pub enum XdpPort {
     Socket(SocketPort),
     /// Queues of an open NI over rings that have come, on their way to the shard.
     Queues(FurtherQueues),
+    /// Nothing any more, on its way back: what carried the NI's frames was given up, and nothing came
+    /// instead.
+    Nothing(NoCarrier),
+}
+
+/// An NI that nothing carries, as one shard gives it back.
+pub struct NoCarrier {
+    port: Port,
 }
 
 /// Queues of the interface of an open NI that have come, as one shard gets them.
@@ -104,6 +115,7 @@ impl lnet_io::driver::Port for XdpPort {
             Self::Rings { rings, .. } => rings.iter().flat_map(Rings::sockets).collect(),
             Self::Socket(open) => vec![open.endpoint.fd()],
             Self::Queues(further) => further.rings.sockets().collect(),
+            Self::Nothing(_) => Vec::new(),
         }
     }
 }
@@ -114,6 +126,7 @@ impl XdpPort {
             Self::Rings { port, .. } => &port.port,
             Self::Socket(socket) => &socket.port,
             Self::Queues(further) => &further.port,
+            Self::Nothing(NoCarrier { port }) => port,
         }
     }
 }
@@ -182,6 +195,13 @@ pub(super) struct ShardInterface {
     pub(super) generation: u64,
 }
 
+/// An NI that nothing carries for a while.
+struct Suspended {
+    port: Port,
+    /// Whether it was closed meanwhile.
+    is_closed: bool,
+}
+
 /// The NIs of a shard.
 #[derive(Default)]
 pub(super) struct Nis {
@@ -191,6 +211,8 @@ pub(super) struct Nis {
     pub(super) sockets: Vec<SocketPort>,
     /// The NIs that were closed and are to be removed.
     closed: Vec<XdpPort>,
+    /// The NIs whose rings were given up, until something else carries them.
+    suspended: Vec<Suspended>,
     /// The interfaces of those over rings.
     pub(super) links: Vec<ShardInterface>,
     /// Datagrams that sockets had no room for which have gone.
@@ -202,7 +224,7 @@ impl Nis {
     pub(super) fn datagrams_dropped(&self) -> u64 {
         let closed = self.closed.iter().filter_map(|closed| match closed {
             XdpPort::Socket(socket) => Some(socket),
-            XdpPort::Rings { .. } | XdpPort::Queues(_) => None,
+            XdpPort::Rings { .. } | XdpPort::Queues(_) | XdpPort::Nothing(_) => None,
         });
         self.dropped_by_gone + self.sockets.iter().chain(closed).map(SocketPort::dropped).sum::<u64>()
     }
@@ -211,6 +233,14 @@ impl Nis {
     #[inline]
     pub(super) fn ring_of(&self, ni: NiId) -> Option<usize> {
         self.ports.iter().position(|open| open.port.ni == ni)
+    }
+
+    /// Whether an open NI goes by a socket, or is to go by something else than its rings soon: its messages
+    /// need no next hop.
+    #[inline]
+    pub(super) fn needs_no_hop(&self, ni: NiId) -> bool {
+        let waits = |waiting: &Suspended| waiting.port.ni == ni && !waiting.is_closed;
+        self.socket_of(ni).is_some() || self.suspended.iter().any(waits)
     }
 
     /// The index of an open NI over a socket.
@@ -223,7 +253,10 @@ impl Nis {
 impl XdpLnd {
     fn add_frames(&mut self, share: UmemShare) {
         let messages = self.common.xfer.limits.messages;
-        self.in_place = (share.umem.registered_bytes() != 0).then(|| Box::new(InPlace::new(messages)));
+        // Messages that ended by former rings are still to be reported.
+        let former = self.in_place.take();
+        self.in_place = (share.umem.registered_bytes() != 0)
+            .then(|| former.unwrap_or_else(|| Box::new(InPlace::new(messages))));
         self.home.add_frames(share);
     }
 
@@ -262,6 +295,26 @@ impl XdpLnd {
                     self.devices.lanes.iter().filter(|lane| lane.interface_index == closed.interface_index);
                 its.any(Lane::refuses)
             })
+    }
+
+    /// Gives an NI over rings that goes what was there for it: the rings of its interface with the last NI
+    /// that has them, the frames with the last one of all.
+    fn take_rings_along(&mut self, going: &mut XdpPort) {
+        let XdpPort::Rings { port, frames, rings } = going else { return };
+        let interface_index = port.port.interface_index;
+        let others = || {
+            let is_ring = |other: &&XdpPort| matches!(other, XdpPort::Rings { .. });
+            let closed = self.nis.closed.iter().filter(is_ring).map(XdpPort::port);
+            self.nis.ports.iter().map(|open| &open.port).chain(closed)
+        };
+        let is_last = others().all(|other| other.interface_index != interface_index);
+        let is_last_of_all = others().next().is_none();
+        if is_last {
+            *rings = Some(self.remove_rings(interface_index));
+        }
+        if is_last_of_all {
+            *frames = self.home.remove_frames();
+        }
     }
 
     fn remove_rings(&mut self, interface_index: u32) -> Rings {
@@ -355,9 +408,16 @@ impl Driver for XdpLnd {
         let datagram_max_bytes = match &port {
             XdpPort::Rings { port, .. } => port.port.ring_datagram_max_bytes(port.frame_max_bytes),
             XdpPort::Socket(open) => open.port.datagram_max_bytes(open.buffer_bytes),
-            XdpPort::Queues(_) => unreachable!("they were taken in above"),
+            XdpPort::Queues(_) | XdpPort::Nothing(_) => unreachable!("such a port comes to no shard anew"),
         };
-        self.xfer.add_ni(ni, XferNi { nid, datagram_max_bytes, checksum });
+        let at = self.nis.suspended.iter().position(|waiting| waiting.port.ni == ni);
+        let suspended = at.map(|at| self.nis.suspended.swap_remove(at));
+        let is_closed = suspended.as_ref().is_some_and(|waiting| waiting.is_closed);
+        match suspended {
+            None => self.xfer.add_ni(ni, XferNi { nid, datagram_max_bytes, checksum }),
+            Some(_) if is_closed => {}
+            Some(_) => self.xfer.set_datagram_max(ni, datagram_max_bytes),
+        }
         match port {
             XdpPort::Rings { port, frames, rings } => {
                 if let Some(frames) = frames {
@@ -366,23 +426,32 @@ impl Driver for XdpLnd {
                 if let Some(rings) = rings {
                     self.add_rings(rings);
                 }
-                self.nis.ports.push(port);
+                match is_closed {
+                    true => self.nis.closed.push(XdpPort::Rings { port, frames: None, rings: None }),
+                    false => self.nis.ports.push(port),
+                }
             }
             XdpPort::Socket(open) => {
                 let early_count = self.common.xfer.limits.buffered as usize;
                 self.home.add_buffers(early_count, &self.exchange, open.buffer_bytes);
-                self.nis.sockets.push(open);
+                match is_closed {
+                    true => self.nis.closed.push(XdpPort::Socket(open)),
+                    false => self.nis.sockets.push(open),
+                }
             }
-            XdpPort::Queues(_) => unreachable!("they were taken in above"),
+            XdpPort::Queues(_) | XdpPort::Nothing(_) => unreachable!("such a port comes to no shard anew"),
         }
         self.follow_ports();
     }
 
     fn close_port(&mut self, now: Instant, ni: NiId, up: &mut impl Uplink, memory: &Memory) {
         let (ring, socket) = (self.nis.ring_of(ni), self.nis.socket_of(ni));
-        if ring.or(socket).is_none() {
+        let is_open = |waiting: &&mut Suspended| waiting.port.ni == ni && !waiting.is_closed;
+        let suspended = self.nis.suspended.iter_mut().find(is_open);
+        if ring.or(socket).is_none() && suspended.is_none() {
             return;
         }
+        suspended.into_iter().for_each(|waiting| waiting.is_closed = true);
         let mut in_place = self.in_place.take();
         let up = &mut InPlaceUplink { up, in_place: in_place.as_deref_mut() };
         // Peers need not wonder what has arrived.
@@ -408,33 +477,35 @@ impl Driver for XdpLnd {
     }
 
     fn remove_port(&mut self, ni: NiId) -> XdpPort {
+        if let Some(at) = self.nis.suspended.iter().position(|waiting| waiting.port.ni == ni) {
+            let port = self.nis.suspended.swap_remove(at).port;
+            return XdpPort::Nothing(NoCarrier { port });
+        }
         let index =
             self.nis.closed.iter().position(|closed| closed.port().ni == ni).expect("the NI was closed");
         let mut closed = self.nis.closed.swap_remove(index);
         if let XdpPort::Socket(socket) = &closed {
             self.nis.dropped_by_gone += socket.dropped();
         }
-        if let XdpPort::Rings { port, frames, rings } = &mut closed {
-            let interface_index = port.port.interface_index;
-            let others = || {
-                let is_ring = |other: &&XdpPort| matches!(other, XdpPort::Rings { .. });
-                let closed = self.nis.closed.iter().filter(is_ring).map(XdpPort::port);
-                self.nis.ports.iter().map(|open| &open.port).chain(closed)
-            };
-            let is_last = others().all(|other| other.interface_index != interface_index);
-            let is_last_of_all = others().next().is_none();
-            if is_last {
-                *rings = Some(self.remove_rings(interface_index));
-            }
-            if is_last_of_all {
-                *frames = self.home.remove_frames();
-            }
-        }
+        self.take_rings_along(&mut closed);
         closed
     }
 
+    fn suspend_port(&mut self, ni: NiId) -> Option<XdpPort> {
+        let port = self.nis.ports.swap_remove(self.nis.ring_of(ni)?);
+        self.nis.suspended.push(Suspended { port: port.port, is_closed: false });
+        // Rings that are given up tell of no completion any more.
+        let ended = self.in_place.as_mut().map(|in_place| in_place.forget(ni));
+        self.ended.extend(ended.into_iter().flatten());
+        let mut given_up = XdpPort::Rings { port, frames: None, rings: None };
+        self.take_rings_along(&mut given_up);
+        self.follow_ports();
+        Some(given_up)
+    }
+
     fn is_empty(&self) -> bool {
-        self.nis.ports.is_empty() && self.nis.sockets.is_empty() && self.nis.closed.is_empty()
+        let Nis { ports, sockets, closed, suspended, .. } = &self.nis;
+        ports.is_empty() && sockets.is_empty() && closed.is_empty() && suspended.is_empty()
     }
 
     fn set_timeout(&mut self, now: Instant, timeout: Duration) {

@@ -80,7 +80,8 @@ impl XdpLnd {
             let RingPort { lane_index, link_index, .. } = &self.nis.ports[port];
             self.devices.lanes[*lane_index].is_given_up() && self.nis.links[*link_index].neighbours.is_gone()
         };
-        if self.nis.ring_of(transmit.ni).is_none_or(given_up) {
+        let ring = self.nis.ring_of(transmit.ni);
+        if ring.map_or_else(|| !self.nis.needs_no_hop(transmit.ni), given_up) {
             self.refuse(transmit, Cause::Device);
             return Ok(());
         }
@@ -187,7 +188,9 @@ impl XdpLnd {
     }
 
     fn make_path(&mut self, now: Instant, ni: NiId, nid: &Nid) -> Hop {
-        let (Some(index), Some(address)) = (self.nis.ring_of(ni), nid.ip()) else { return Hop::Unreachable };
+        let (Some(index), Some(address)) = (self.nis.ring_of(ni), nid.ip()) else {
+            return if self.nis.needs_no_hop(ni) { Hop::Down } else { Hop::Unreachable };
+        };
         let RingPort { port, link_index, lane_index, down, .. } = &mut self.nis.ports[index];
         let neighbours = &self.nis.links[*link_index].neighbours;
         let resolution = neighbours.lookup(address);

@@ -71,6 +71,75 @@ fn messages_of_an_ni_that_goes_end() {
     wire.assert_frames_conserved();
 }
 
+/// All shards give up what carries an NI, which stays.
+fn suspend(node: &mut Node) -> Vec<XdpPort> {
+    let given_up = node.shards.iter_mut().map(|shard| shard.lnd.suspend_port(NiId(0)).unwrap());
+    let parts: Vec<_> = given_up.collect();
+    assert!(matches!(parts[0], XdpPort::Rings { frames: Some(_), rings: Some(_), .. }));
+    assert!(node.shards.iter().all(|shard| shard.lnd.devices.lanes.is_empty() && !shard.lnd.is_empty()));
+    parts
+}
+
+/// Messages wait while nothing carries their NI: those under way, and those that come meanwhile.
+#[test]
+fn messages_wait_for_what_carries_their_ni_next() {
+    let plan = |host| Plan { shards: 2, queues: 2, ..Plan::new(host) };
+    let mut wire = acquainted(plan(1), plan(2));
+    let now = wire.now;
+    let [a, b] = &mut wire.nodes;
+    let received = |node: &Node| node.shards.iter().map(|shard| shard.up.received).sum::<u32>();
+    let before = received(b);
+    a.shards.iter_mut().for_each(|shard| shard.up.sent.clear());
+    for number in 0..4 {
+        let put = a.put(number, &b.plan, number.into(), 50_000);
+        a.shards[number as usize % 2].submit_at(now, put).unwrap();
+    }
+    let parts = suspend(a);
+    for number in 4..8 {
+        let put = a.put(number, &b.plan, number.into(), 50_000);
+        a.shards[number as usize % 2].submit_at(now, put).unwrap();
+    }
+    a.settle_at(now);
+    assert!(a.shards.iter().all(|shard| shard.up.sent.is_empty()), "none ends");
+    for (shard, part) in a.shards.iter_mut().zip(parts) {
+        shard.lnd.add_port(part);
+    }
+    // What was sent by the former rings is lost.
+    (0..2).for_each(|queue| drop(wire.nodes[0].take_sent(queue)));
+    wire.run();
+    let [a, b] = &wire.nodes;
+    assert_eq!(received(b), before + 8);
+    let ends: Vec<_> = a.shards.iter().flat_map(|shard| &shard.up.sent).collect();
+    assert!(ends.len() == 8 && ends.iter().all(|(_, status)| *status == Status::Ok), "{ends:?}");
+    wire.assert_frames_conserved();
+}
+
+/// An NI that is closed while nothing carries it ends its messages, whether anything comes for it then or
+/// not.
+#[test]
+fn an_ni_that_nothing_carries_can_be_closed() {
+    for comes in [false, true] {
+        let mut wire = acquainted(Plan::new(1), Plan::new(2));
+        let now = wire.now;
+        let [a, b] = &mut wire.nodes;
+        let put = a.put(0, &b.plan, 0, 50_000);
+        a.shards[0].up.sent.clear();
+        a.shards[0].submit_at(now, put).unwrap();
+        let part = suspend(a).pop().unwrap();
+        let shard = &mut a.shards[0];
+        shard.lnd.close_port(now, NiId(0), &mut shard.up, &shard.memory);
+        shard.drive(now);
+        assert_eq!(shard.up.sent.len(), 1);
+        if comes {
+            shard.lnd.add_port(part);
+        }
+        let back = shard.lnd.remove_port(NiId(0));
+        assert!(matches!(back, XdpPort::Rings { frames: Some(_), rings: Some(_), .. }) == comes);
+        assert!(matches!(back, XdpPort::Nothing(_)) != comes);
+        assert!(shard.lnd.is_empty());
+    }
+}
+
 #[test]
 fn frames_of_closed_queues_find_their_way_home() {
     let plan = Plan { shards: 2, queues: 2, ..Plan::new(1) };
