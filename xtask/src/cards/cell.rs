@@ -77,8 +77,18 @@ impl Pair {
         one.run(&format!("cell ping 10.97.0.2@{net}")).context("ping")?;
         two.run(&format!("cell ping 10.97.0.1@{net}")).context("ping")?;
         two.run("cell target").context("load")?;
-        one.run(&format!("cell load 10.97.0.2@{net} {MESSAGES}")).context("load")?;
-        Ok(())
+        if !cell.is_bond() {
+            one.run(&format!("cell load 10.97.0.2@{net} {MESSAGES}")).context("load")?;
+            return Ok(());
+        }
+        // Both ends lose a cable. The messages that are under way may take another way, and none ends.
+        let (loaded, cut) = thread::scope(|scope| {
+            let cuts = scope.spawn(|| two.run("cell cuts"));
+            let loaded = one.run(&format!("cell loads 10.97.0.2@{net} {MESSAGES}"));
+            (loaded, cuts.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        });
+        cut.context("cutting slaves")?;
+        loaded.context("load while slaves are cut").map(drop)
     }
 
     /// Looks at both nodes; the second result is whether all frames are accounted for.

@@ -302,7 +302,7 @@ fn console(directory: &Path) -> PathBuf {
 /// The kernel's command line.
 fn kernel_words(number: u8, nic: &str) -> String {
     let modules = match nic {
-        "virtio" | "virtio-iommu" => "virtio_net",
+        "virtio" | "virtio-iommu" | "virtio-failover" => "virtio_net",
         "rtl8139" => "8139cp,8139too",
         other => other,
     };
@@ -316,7 +316,7 @@ fn kernel_words(number: u8, nic: &str) -> String {
 fn nics(number: u8, boot: Boot) -> Vec<String> {
     let Boot { nic, queues, .. } = boot;
     let mut model = match nic {
-        "virtio" => format!("virtio-net-pci,host_mtu={LAN_MTU_BYTES}"),
+        "virtio" | "virtio-failover" => format!("virtio-net-pci,host_mtu={LAN_MTU_BYTES}"),
         "virtio-iommu" => {
             format!("virtio-net-pci,host_mtu={LAN_MTU_BYTES},iommu_platform=on,disable-legacy=on")
         }
@@ -329,12 +329,14 @@ fn nics(number: u8, boot: Boot) -> Vec<String> {
     }
     // Cards of PCI Express have a port of their own: igb's virtual functions find no address elsewhere.
     let is_express = !matches!(nic, "e1000" | "rtl8139");
-    let nic = |lan: u8| {
+    let card = |lan: u8| {
         let tap = tap(number, lan);
         // Slots in the order of the LANs, so that the names of the interfaces are in that order too.
         let slot = 0x10 + lan;
         let port = format!("pcie-root-port,id=port{lan},chassis={lan},slot={lan},bus=pcie.0,addr={slot:#x}");
         let bus = if is_express { format!("bus=port{lan}") } else { format!("bus=pcie.0,addr={slot:#x}") };
+        // A stand-in without the card that it stands in for: what stands before both is eth0 then.
+        let failover = if nic == "virtio-failover" && lan == 0 { ",failover=on,id=standby" } else { "" };
         let mut arguments = Vec::new();
         if is_express {
             arguments.extend(["-device".to_owned(), port]);
@@ -343,11 +345,13 @@ fn nics(number: u8, boot: Boot) -> Vec<String> {
             "-netdev".to_owned(),
             format!("tap,id=lan{lan},ifname={tap},script=no,downscript=no{tap_queues}"),
             "-device".to_owned(),
-            format!("{model},romfile=,netdev=lan{lan},mac=52:54:77:00:{lan:02x}:{number:02x},{bus}"),
+            format!(
+                "{model},romfile=,netdev=lan{lan},mac=52:54:77:00:{lan:02x}:{number:02x},{bus}{failover}"
+            ),
         ]);
         arguments
     };
-    [nic(0), nic(1)].concat()
+    [card(0), card(1)].concat()
 }
 
 /// Waits for QEMU's socket.

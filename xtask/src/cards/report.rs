@@ -12,8 +12,8 @@ use super::table::{Cell, MODES};
 const BEGIN: &str = "<!-- cells -->";
 /// End of that part.
 const END: &str = "<!-- end of cells -->";
-/// Beginning of the line of `net show` that says why mode `auto` took sockets.
-const NO_RINGS: &str = "no rings";
+/// Beginnings of the lines of `net show` that say why mode `auto` took sockets, or lesser rings.
+const REASONS: [&str; 2] = ["no rings", "reason"];
 /// Characters of a failure in the report, at most.
 const FAILURE_CHARACTERS_MAX: usize = 300;
 
@@ -104,7 +104,8 @@ fn entry(outcome: &Outcome, notes: &mut Vec<String>) -> String {
         (zero, all) => format!("{active_mode}, {zero} of {all} zero copy"),
     };
     let how = if how.is_empty() { "works".to_owned() } else { how };
-    let no_rings = outcome.seen.said.iter().find(|said| said.starts_with(NO_RINGS));
+    let is_reason = |said: &&String| REASONS.iter().any(|key| said.starts_with(key));
+    let no_rings = outcome.seen.said.iter().find(is_reason);
     let (word, why) = match (&outcome.failure, &outcome.refusal, no_rings) {
         (Some(failure), ..) => ("**fails**", failure),
         (None, Some(refusal), _) => ("refused", refusal),

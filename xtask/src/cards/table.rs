@@ -19,6 +19,8 @@ const NICS: [(&str, u16); 7] = [
     ("vmxnet3", 9000),
     ("rtl8139", 3500),
 ];
+/// Virtio with `net_failover` before it.
+const FAILOVER: &str = "virtio-failover";
 /// Where the net lies: the NIC itself, or a device upon it.
 const DEVICES: [&str; 9] =
     ["plain", "vlan", "bridge", "active-backup", "balance-xor", "802.3ad", "macvlan", "vxlan", "ipip"];
@@ -71,13 +73,20 @@ impl fmt::Display for Cell {
 impl Cell {
     /// Whether the kernel's driver has no native XDP there, so that the node is to refuse mode `native`.
     /// `ndo_bpf` is absent in e1000, e1000e, 8139cp and 8139too, in vmxnet3 before Linux 6.6, and in the
-    /// devices upon a NIC, but for bonds.
+    /// devices upon a NIC, but for bonds, on which native rings would be deaf.
     pub(super) fn lacks_native(&self) -> bool {
-        let device_lacks = matches!(self.device, "vlan" | "bridge" | "macvlan" | "vxlan" | "ipip");
+        let device_lacks = self.device != "plain";
         let old = self.boot.kernel == "6.1";
         let nic_lacks =
             matches!(self.boot.nic, "e1000" | "e1000e" | "rtl8139") || old && self.boot.nic == "vmxnet3";
         self.mode == "native" && (device_lacks || nic_lacks)
+    }
+}
+
+impl Cell {
+    /// Whether the net lies on a bond, whose slaves are cut under load.
+    pub(super) fn is_bond(&self) -> bool {
+        matches!(self.device, "active-backup" | "balance-xor" | "802.3ad")
     }
 }
 
@@ -89,7 +98,7 @@ impl Boot {
 
 /// Whether a NIC is told how many queues it has.
 const fn has_queues(nic: &str) -> bool {
-    matches!(nic.as_bytes(), b"virtio" | b"virtio-iommu")
+    matches!(nic.as_bytes(), b"virtio" | b"virtio-iommu" | b"virtio-failover")
 }
 
 /// The cell of `cargo xtask test`.
@@ -125,6 +134,9 @@ pub(super) fn cells() -> Vec<Cell> {
             };
             let others = others.iter().map(|&(queues, cpus)| Boot { queues, cpus, ..boot });
             cells.extend(others.map(|boot| Cell { boot, ..plain }));
+            if kernel == "6.12" && nic == "virtio" {
+                cells.push(Cell { boot: Boot::usual(kernel, FAILOVER), ..plain });
+            }
         }
     }
     cells
@@ -205,7 +217,7 @@ mod tests {
     fn refusals_are_expected_where_a_driver_has_no_native_xdp() {
         let lacks = |words_: &str| only(&cells(), &words(words_)).unwrap().iter().all(Cell::lacks_native);
         assert!(lacks("vlan native") && lacks("e1000e native") && lacks("6.1 vmxnet3 native"));
-        assert!(!lacks("6.12 vmxnet3 native") && !lacks("active-backup native") && !lacks("vlan generic"));
+        assert!(!lacks("6.12 vmxnet3 native") && lacks("active-backup native") && !lacks("vlan generic"));
     }
 
     #[test]

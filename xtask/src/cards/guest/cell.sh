@@ -6,6 +6,8 @@
 #   ping NID           again, for 40 seconds
 #   target             the load's far end
 #   load NID MESSAGES  the load, verified at both ends
+#   loads NID MESSAGES loads, one after the other, until all cuts are over
+#   cuts               cuts one slave of a bond after the other
 #   state              `key: value` lines of what came of it
 #   stop               ends the daemon
 id=$(cat /run/id)
@@ -26,6 +28,13 @@ device() {
 	bridge) ip link add upper type bridge stp_state 0 forward_delay 0 && ip link set eth0 master upper && ip link set eth0 up ;;
 	active-backup | balance-xor | 802.3ad)
 		ip link add upper type bond mode "$1" miimon 100 || return 1
+		if [ "$1" = 802.3ad ]; then
+			# A partner that is silent is left out after three seconds. Links whose speed is unknown have none.
+			ip link set upper type bond lacp_rate fast || return 1
+			case $(readlink /sys/class/net/eth0/device/driver) in
+			*virtio*) for name in eth0 eth1; do ethtool -s "$name" speed 1000 duplex full; done ;;
+			esac
+		fi
 		ip link set eth0 master upper && ip link set eth1 master upper && ip link set eth0 up && ip link set eth1 up
 		;;
 	macvlan) ip link set eth0 up && ip link add link eth0 name upper type macvlan mode bridge ;;
@@ -99,8 +108,30 @@ load() {
 	return $status
 }
 
+# Each slave is away for 3 seconds, on both machines at once, as if its cable were pulled.
+cuts() {
+	for name in eth0 eth1; do
+		sleep 2
+		ip link set "$name" down || return 1
+		sleep 3
+		ip link set "$name" up || return 1
+		sleep 2
+	done
+}
+
+loads() {
+	cuts > /tmp/cuts 2>&1 &
+	cuts=$!
+	count=0
+	while kill -0 $cuts 2> /dev/null || [ $count = 0 ]; do
+		load "$@" || return 1
+		count=$((count + 1))
+	done
+	wait $cuts || { cat /tmp/cuts; return 1; }
+}
+
 state() {
-	lnetctl net show -v 1 | grep -E 'active mode|no rings|zero copy|status: down' | sed 's/^[ -]*//'
+	lnetctl net show -v 1 | grep -E 'active mode|no rings|reason|zero copy|status: down' | sed 's/^[ -]*//'
 	echo "zc: $(ss --xdp -e -i 2> /dev/null | grep -oE 'zc:[01]' | sort | uniq -c | tr -s ' \n' ' ')"
 	lnetctl frames check > /tmp/out 2>&1 || { echo "frames: $(tr -s ' \n' ' ' < /tmp/out)"; }
 	driver=$(readlink /sys/class/net/eth0/device/driver)
