@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use lnet_tcp_proto::SocklndEvent;
 #[cfg(feature = "sabotage")]
 use lnet_tests::sim::Bug;
-use lnet_tests::sim::{self, Counts, Fault, NetKind, Options, Tracing};
+use lnet_tests::sim::{self, Counts, Fault, Hostile, Hostility, NetKind, Options, Tracing};
 
 const CUT: Options = Options { cut: true, ..Options::DEFAULT };
 const NARROW: Options = Options { narrow: Some(true), ..Options::DEFAULT };
@@ -109,19 +109,41 @@ fn what_was_found_by_chance_stays_mended() {
     }
 }
 
-/// Nodes that read nothing, and such as send no more than halves of messages, ask for as much as they can.
-#[test]
-fn friends_are_answered_while_others_are_hostile() {
-    for (net, seeds) in [(NetKind::Xdp, 40), (NetKind::Tcp, 5)] {
-        let options = Options { net, hostile: true, ..Options::DEFAULT };
-        for seed in 1..=seeds {
-            let outcome = sim::run(seed, &options);
-            let (violation, net) = (outcome.violation, net.name());
-            let again = format!("`cargo xtask sim --net {net} --hostile --seed {seed} --trace`");
-            assert!(violation.is_none(), "{violation:?}; {again}");
-            assert_eq!(outcome.counts.injected(Fault::Attack), 1, "{again}");
+/// Seeds of each kind of hostile node, on each net.
+const ATTACKS: u64 = 10;
+
+/// Hostile nodes of each kind ask for as much as they can.
+fn beside_hostile_nodes(net: NetKind) {
+    std::thread::scope(|scope| {
+        for hostility in Hostility::ALL {
+            scope.spawn(move || {
+                let options = Options { net, hostile: Some(Hostile::Each(hostility)), ..Options::DEFAULT };
+                let mut sums = Counts::default();
+                for seed in 1..=ATTACKS {
+                    let outcome = sim::run(seed, &options);
+                    let (violation, net, class) = (outcome.violation, net.name(), hostility.name());
+                    let again =
+                        format!("`cargo xtask sim --net {net} --hostile={class} --seed {seed} --trace`");
+                    assert!(violation.is_none(), "{violation:?}; {again}");
+                    assert_eq!(outcome.counts.injected(Fault::Attack), 1, "{again}");
+                    sums += &outcome.counts;
+                }
+                let has_names = matches!(hostility, Hostility::Names | Hostility::Lies | Hostility::Silence);
+                assert_eq!(sums.injected(Fault::Spoken) > 0, has_names, "{hostility:?}: {sums}");
+                assert_eq!(sums.pushes > 0, hostility == Hostility::Lies, "{hostility:?}: {sums}");
+            });
         }
-    }
+    });
+}
+
+#[test]
+fn friends_are_answered_while_others_are_hostile_over_frames() {
+    beside_hostile_nodes(NetKind::Xdp);
+}
+
+#[test]
+fn friends_are_answered_while_others_are_hostile_over_streams() {
+    beside_hostile_nodes(NetKind::Tcp);
 }
 
 /// The level `unit` of `cargo xtask test` runs it in a build with the feature.

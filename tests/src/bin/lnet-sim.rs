@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use clap::Parser;
 use lnet_tests::fleet::{self, Fleet};
 use lnet_tests::seeds::{End, Seeds};
-use lnet_tests::sim::{self, Bug, Counts, NetKind, Options, Tracing, Violation};
+use lnet_tests::sim::{self, Bug, Counts, Hostile, Hostility, NetKind, Options, Tracing, Violation};
 
 /// Lines of a failed run that are shown.
 const LINES: usize = 80;
@@ -62,10 +62,19 @@ struct Arguments {
         conflicts_with_all = ["net", "hostile"]
     )]
     narrow: Option<bool>,
-    /// Only runs with hostile nodes, which read nothing or send halves of messages: the others answer each
-    /// other in their time
-    #[arg(long, conflicts_with = "cut")]
-    hostile: bool,
+    /// Only runs with hostile nodes, beside which the others answer each other in their time: deaf (read
+    /// nothing), halving (send halves of messages), names (many, which acknowledge nothing), lies (push
+    /// NIDs of others), silence (answer no HELLO), or any, as the seed draws
+    #[arg(
+        long,
+        value_name = "CLASS",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "any",
+        value_parser = hostile,
+        conflicts_with = "cut"
+    )]
+    hostile: Option<Hostile>,
     /// Switch on a bug that a checker is to find, on its net
     #[arg(long, value_parser = bug, conflicts_with = "net")]
     bug: Option<Bug>,
@@ -87,6 +96,11 @@ struct Arguments {
 fn bug(name: &str) -> Result<Bug, String> {
     let names = Bug::ALL.map(Bug::name).join(", ");
     Bug::named(name).ok_or_else(|| format!("one of {names} is expected"))
+}
+
+fn hostile(name: &str) -> Result<Hostile, String> {
+    let names = Hostility::ALL.map(Hostility::name).join(", ");
+    Hostile::named(name).ok_or_else(|| format!("any or one of {names} is expected"))
 }
 
 fn net(name: &str) -> Result<NetKind, String> {
@@ -307,7 +321,7 @@ fn words(options: &Options) -> String {
     words.extend(options.nodes.map(|nodes| format!("--nodes {nodes}")));
     words.extend(options.cut.then(|| "--cut".to_owned()));
     words.extend(options.narrow.map(|narrow| format!("--narrow={narrow}")));
-    words.extend(options.hostile.then(|| "--hostile".to_owned()));
+    words.extend(options.hostile.map(|hostile| format!("--hostile={}", hostile.name())));
     words.extend(options.bug.map(|bug| format!("--bug {}", bug.name())));
     words.join(" ")
 }

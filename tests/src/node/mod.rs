@@ -36,7 +36,7 @@ pub use puts::{PINNED_PORTALS, PUT_BYTES, Putter, Receiver};
 pub use sink::Sink;
 pub use source::Source;
 pub use steady::{Outcome, Serving, Steady};
-pub use stranger::Stranger;
+pub use stranger::{Stranger, Voice};
 
 use crate::netns::{Interface, Namespace, enter};
 

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use lnet_user::node::DEFAULT_PORT;
 use lnet_wire::Nid;
 use lnet_wire::frame::{
-    FRAME_HEADER_BYTES, FrameHeader, HANDSHAKE_BYTES, Handshake, KIND_OFFSET, Kind, MESSAGE_ID_OFFSET,
-    SESSION_OFFSET, SHARD_OFFSET, Transfer,
+    Certificate, FRAME_HEADER_BYTES, FrameHeader, HANDSHAKE_BYTES, Handshake, KIND_OFFSET, Kind,
+    MESSAGE_ID_OFFSET, SESSION_OFFSET, SHARD_OFFSET, Transfer,
 };
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_xdp_proto::Identity;
@@ -17,105 +17,75 @@ use crate::netns::{Namespace, enter};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A UDP socket under an address of a namespace, and what loss recovery wants to see of it.
+/// What a peer that is no node says to one node, and what loss recovery wants to see of it.
 #[derive(Debug)]
-pub struct Stranger {
-    socket: UdpSocket,
+pub struct Voice {
     nid: Nid,
-    target: SocketAddr,
     /// The node's token, for this life.
     session: u64,
     life: u8,
     /// Counts messages, and frames.
     next: u32,
+    incarnation: u64,
+    certificate: Certificate,
 }
 
-impl Stranger {
-    /// A stranger without a session.
-    ///
-    /// # Panics
-    /// When the address is not there, or its port is taken.
+impl Voice {
+    /// The voice of a NID, in its first life and without a session.
     #[must_use]
-    pub fn new(namespace: &Namespace, nid: Nid, target: Nid) -> Self {
-        let [own, target] =
-            [nid, target].map(|nid| SocketAddr::new(nid.ip().expect("an IP address"), DEFAULT_PORT));
-        let socket = enter(namespace, || UdpSocket::bind(own).expect("an address with a free port"));
-        socket.set_read_timeout(Some(Duration::from_millis(1))).expect("a timeout");
-        Self { socket, nid, target, session: 0, life: 0, next: 1 }
+    pub fn new(nid: Nid) -> Self {
+        Self::of_life(nid, 0)
     }
 
-    /// Asks for a session in another life than before; `progress` is called until there is one.
-    ///
-    /// # Panics
-    /// When no answer comes.
-    pub fn greet(&mut self, mut progress: impl FnMut()) {
-        self.life += 1;
-        (self.session, self.next) = (0, 1);
-        let begun = Instant::now();
-        while self.session == 0 {
-            self.send(&self.other(Kind::Hello));
-            for _ in 0..20 {
-                progress();
-                self.take_answers();
-            }
-            assert!(begun.elapsed() < PATIENCE, "{} gives no session", self.target);
+    fn of_life(nid: Nid, life: u8) -> Self {
+        // No two NIDs have an identity in common.
+        let mut seed = [life; 32];
+        let name = nid.to_bytes();
+        seed[..name.len()].iter_mut().zip(name).for_each(|(seed, byte)| *seed ^= byte);
+        let identity = Identity::new(seed);
+        let (incarnation, certificate) = (identity.incarnation(), identity.certify(&nid));
+        Self { nid, session: 0, life, next: 1, incarnation, certificate }
+    }
+
+    /// Begins another life, which has no session yet.
+    pub fn begin_life(&mut self) {
+        *self = Self::of_life(self.nid, self.life + 1);
+    }
+
+    /// Whether it has a session.
+    #[must_use]
+    pub const fn has_session(&self) -> bool {
+        self.session != 0
+    }
+
+    /// Takes the session that a datagram may bring.
+    pub fn hear(&mut self, datagram: &[u8]) {
+        if datagram.len() > FRAME_HEADER_BYTES && datagram[KIND_OFFSET] == Kind::Welcome as u8 {
+            let token = datagram[SESSION_OFFSET..].first_chunk().expect("a whole header");
+            self.session = u64::from_le_bytes(*token);
         }
     }
 
-    fn take_answers(&mut self) {
-        let mut bytes = [0; 2000];
-        while let Ok(length) = self.socket.recv(&mut bytes) {
-            if length > FRAME_HEADER_BYTES && bytes[KIND_OFFSET] == Kind::Welcome as u8 {
-                let token = bytes[SESSION_OFFSET..].first_chunk().expect("a whole header");
-                self.session = u64::from_le_bytes(*token);
-            }
-        }
-    }
-
-    /// Reads for about a millisecond: gives a session to every node that asks for one, and acknowledges
-    /// nothing. Returns how many frames with data came.
-    ///
-    /// # Panics
-    /// When the kernel refuses an answer.
-    pub fn stay_silent(&mut self) -> u64 {
-        let mut bytes = [0; 2000];
-        let mut data_count = 0;
-        while let Ok(length) = self.socket.recv(&mut bytes) {
-            if length <= FRAME_HEADER_BYTES {
-                continue;
-            }
-            data_count += u64::from(bytes[KIND_OFFSET] == Kind::Data as u8);
-            if bytes[KIND_OFFSET] == Kind::Hello as u8 {
-                let nonce = bytes[MESSAGE_ID_OFFSET..].first_chunk().expect("a whole header");
-                self.send(&self.welcome(bytes[SHARD_OFFSET], u64::from_le_bytes(*nonce)));
-            }
-        }
-        data_count
-    }
-
-    /// A session for a shard of the node that has asked for one.
-    fn welcome(&self, shard: u8, nonce: u64) -> Vec<u8> {
+    /// The answer that gives a session to a shard of the node, if a datagram asks for one.
+    #[must_use]
+    pub fn welcome(&self, datagram: &[u8]) -> Option<Vec<u8>> {
         const ANY_TOKEN: u64 = 1;
+        if datagram.len() <= FRAME_HEADER_BYTES || datagram[KIND_OFFSET] != Kind::Hello as u8 {
+            return None;
+        }
+        let nonce = datagram[MESSAGE_ID_OFFSET..].first_chunk().expect("a whole header");
         let mut frame = [0; FRAME_HEADER_BYTES];
-        FrameHeader::other(Kind::Welcome, shard, nonce).encode(&mut frame);
+        FrameHeader::other(Kind::Welcome, datagram[SHARD_OFFSET], u64::from_le_bytes(*nonce))
+            .encode(&mut frame);
         Transfer { session: ANY_TOKEN, ..self.transfer() }.encode(&mut frame);
         let mut bytes = [&frame[..], &self.handshake()].concat();
         seal(&mut bytes);
-        bytes
-    }
-
-    /// The identity of this life; no two addresses have one in common.
-    fn identity(&self) -> Identity {
-        let mut seed = [self.life; 32];
-        let name = self.nid.to_bytes();
-        seed[..name.len()].iter_mut().zip(name).for_each(|(seed, byte)| *seed ^= byte);
-        Identity::new(seed)
+        Some(bytes)
     }
 
     /// What it tells of itself.
     fn handshake(&self) -> [u8; HANDSHAKE_BYTES] {
-        let policies = [PolicyWord::default(); PORTALS];
-        let certificate = self.identity().certify(&self.nid);
+        let (policies, certificate) = ([PolicyWord::default(); PORTALS], self.certificate);
         let mut body = [0; HANDSHAKE_BYTES];
         Handshake { shards: 1, checksum: true, datagram_max_bytes: 1400, policies, certificate }
             .encode(&mut body);
@@ -129,6 +99,25 @@ impl Stranger {
         message.transfer = self.transfer();
         self.next += 1;
         message
+    }
+
+    /// The datagrams of a message that has more payload than one of so many bytes carries.
+    #[must_use]
+    pub fn cut(&mut self, message: Message, payload_bytes: usize) -> Vec<Vec<u8>> {
+        let mut first = self.sign(message);
+        let rest = first.payload.split_off(first.payload.len().min(payload_bytes));
+        let later = rest.chunks(payload_bytes).enumerate().map(|(index, payload)| {
+            let offset = (index + 1) * payload_bytes;
+            let mut frame = [0; FRAME_HEADER_BYTES];
+            FrameHeader::data(first.frame.key, offset as u32, first.frame.total_length).encode(&mut frame);
+            self.transfer().encode(&mut frame);
+            self.next += 1;
+            let mut bytes = [&frame[..], payload].concat();
+            seal(&mut bytes);
+            bytes
+        });
+        let later: Vec<_> = later.collect();
+        [vec![first.datagram()], later].concat()
     }
 
     /// A datagram of another kind than data, to shard 0.
@@ -146,8 +135,87 @@ impl Stranger {
     }
 
     fn transfer(&self) -> Transfer {
-        let incarnation = self.identity().incarnation();
-        Transfer { number: self.next, incarnation, session: self.session, ..NO_TRANSFER }
+        let &Self { next, incarnation, session, .. } = self;
+        Transfer { number: next, incarnation, session, ..NO_TRANSFER }
+    }
+}
+
+/// A voice with a UDP socket under an address of a namespace.
+#[derive(Debug)]
+pub struct Stranger {
+    socket: UdpSocket,
+    voice: Voice,
+    target: SocketAddr,
+}
+
+impl Stranger {
+    /// A stranger without a session.
+    ///
+    /// # Panics
+    /// When the address is not there, or its port is taken.
+    #[must_use]
+    pub fn new(namespace: &Namespace, nid: Nid, target: Nid) -> Self {
+        let [own, target] =
+            [nid, target].map(|nid| SocketAddr::new(nid.ip().expect("an IP address"), DEFAULT_PORT));
+        let socket = enter(namespace, || UdpSocket::bind(own).expect("an address with a free port"));
+        socket.set_read_timeout(Some(Duration::from_millis(1))).expect("a timeout");
+        Self { socket, voice: Voice::new(nid), target }
+    }
+
+    /// Asks for a session in another life than before; `progress` is called until there is one.
+    ///
+    /// # Panics
+    /// When no answer comes.
+    pub fn greet(&mut self, mut progress: impl FnMut()) {
+        self.voice.begin_life();
+        let begun = Instant::now();
+        while !self.voice.has_session() {
+            self.send(&self.voice.other(Kind::Hello));
+            for _ in 0..20 {
+                progress();
+                self.take_answers();
+            }
+            assert!(begun.elapsed() < PATIENCE, "{} gives no session", self.target);
+        }
+    }
+
+    fn take_answers(&mut self) {
+        let mut bytes = [0; 2000];
+        while let Ok(length) = self.socket.recv(&mut bytes) {
+            self.voice.hear(&bytes[..length]);
+        }
+    }
+
+    /// Reads for about a millisecond: gives a session to every node that asks for one, and acknowledges
+    /// nothing. Returns how many frames with data came.
+    ///
+    /// # Panics
+    /// When the kernel refuses an answer.
+    pub fn stay_silent(&mut self) -> u64 {
+        let mut bytes = [0; 2000];
+        let mut data_count = 0;
+        while let Ok(length) = self.socket.recv(&mut bytes) {
+            if length <= FRAME_HEADER_BYTES {
+                continue;
+            }
+            data_count += u64::from(bytes[KIND_OFFSET] == Kind::Data as u8);
+            if let Some(answer) = self.voice.welcome(&bytes[..length]) {
+                self.send(&answer);
+            }
+        }
+        data_count
+    }
+
+    /// Gives a message the next id and frame number of the session.
+    #[must_use]
+    pub fn sign(&mut self, message: Message) -> Message {
+        self.voice.sign(message)
+    }
+
+    /// A datagram of another kind than data, to shard 0.
+    #[must_use]
+    pub fn other(&self, kind: Kind) -> Vec<u8> {
+        self.voice.other(kind)
     }
 
     /// Sends a datagram to the node.

@@ -139,7 +139,7 @@ impl World {
     }
 
     /// The shard that requests with these match bits of an initiator go to.
-    fn home(&self, node: usize, portal: u32, match_bits: u64, initiator: usize) -> usize {
+    pub(super) fn home(&self, node: usize, portal: u32, match_bits: u64, initiator: usize) -> usize {
         let key = SteerKey {
             message_type: MessageType::Put,
             portal: portal as u8,
@@ -211,6 +211,9 @@ impl World {
             self.random.below(friends)
         };
         let is_friendly = node < friends && friends < self.nodes.len();
+        if is_friendly && self.random.once_in(4) {
+            return self.ping_any(node, target);
+        }
         let count = if is_friendly { 1 } else { count };
         for _ in 0..count {
             let number = self.ledger.operations.len() as u64;
@@ -220,7 +223,7 @@ impl World {
                 node,
                 shard,
                 target,
-                portal: self.random.below(PORTALS_USED) as u32,
+                portal: self.portal(is_friendly),
                 match_bits: number << 32 | key,
                 length: self.length(),
                 get: self.random.once_in(3),
@@ -232,6 +235,12 @@ impl World {
             }
         }
         self.request_turn(node, shard, self.now + 1);
+    }
+
+    /// The portal of an operation. Messages of friends that fit no entry are not to wait for one.
+    fn portal(&mut self, is_friendly: bool) -> u32 {
+        let first = usize::from(is_friendly && self.plan.has_lies());
+        (first + self.random.below(PORTALS_USED - first)) as u32
     }
 
     /// PUTs of each shard to each NID of the other nodes, by each of its own rails that leads there: where
@@ -247,7 +256,7 @@ impl World {
             node,
             shard,
             target,
-            portal: 0,
+            portal: self.plan.has_lies().into(),
             match_bits: 0,
             length: 0,
             get: false,
@@ -425,6 +434,7 @@ impl World {
             answered: None,
             awaits: get || ack,
             is_alone: !shares,
+            is_of_node: false,
         });
         if !shares {
             self.open.insert(number);
@@ -486,7 +496,13 @@ impl World {
         }
     }
 
-    fn bind(&mut self, node: usize, shard: usize, spec: &MdSpec, seed: Option<u64>) -> Option<MdHandle> {
+    pub(super) fn bind(
+        &mut self,
+        node: usize,
+        shard: usize,
+        spec: &MdSpec,
+        seed: Option<u64>,
+    ) -> Option<MdHandle> {
         let bound = self.nodes[node].lanes[shard].shard.bind(spec);
         let md = bound.inspect_err(|error| self.counts.add(refusal(error))).ok()?;
         let region = seed.map_or_else(

@@ -14,13 +14,14 @@ use lnet_core::node::{
 use lnet_core::shard::Confirmation;
 use lnet_core::time::Instant;
 use lnet_core::topology::Topology;
-use lnet_wire::Global;
 use lnet_wire::steer::{PORTALS, PolicyWord};
+use lnet_wire::{Global, Nid};
 
 use super::driver::Fresh;
 use super::node::{self, nid};
 use super::plan::{MESSAGE_NS, Plan, TRANSACTION_NS, US};
 use super::report::Fault;
+use super::services::Word;
 use super::world::{Happening, Phase, World};
 
 const SECOND_NS: u64 = 1_000_000_000;
@@ -32,10 +33,14 @@ pub(super) struct Control {
     node: Node<()>,
     /// The newest snapshot.
     pub(super) snapshot: Arc<Topology>,
+    /// The answer to pings.
+    pub(super) published: Arc<[u8]>,
     /// What each shard said last.
     confirmed: Vec<Option<Confirmation>>,
     /// Rails that are open.
     pub(super) open: [bool; 2],
+    /// When its timers are looked at next.
+    due_at: Option<u64>,
 }
 
 fn add(plan: &Plan, number: usize, rail: u8) -> NodeChange<()> {
@@ -65,7 +70,7 @@ impl Control {
         let changes = set.into_iter().chain((0..plan.rails).map(|rail| add(plan, number, rail)));
         let start = Instant(0);
         node.handle_request(start, Request::batch(changes.collect())).expect("there is no other request");
-        let mut snapshot = None;
+        let (mut snapshot, mut published) = (None, Arc::default());
         loop {
             if let Some(newer) = node.poll_snapshot() {
                 let generation = newer.generation();
@@ -85,6 +90,7 @@ impl Control {
                 Some(Action::Open { ni, .. }) => {
                     node.handle_report(start, Report::Opened { ni, result: Ok(()) });
                 }
+                Some(Action::Publish(answer)) => published = answer,
                 Some(Action::Done { result, .. }) => assert!(result.is_ok(), "{result:?}"),
                 Some(_) => {}
                 None => break,
@@ -92,7 +98,12 @@ impl Control {
         }
         let snapshot = snapshot.expect("a node has a snapshot");
         let confirmed = vec![None; usize::from(shards)];
-        Self { node, snapshot, confirmed, open: [true, plan.rails == 2] }
+        Self { node, snapshot, published, confirmed, open: [true, plan.rails == 2], due_at: None }
+    }
+
+    /// Room for a push.
+    pub(super) fn push_room_bytes(&self) -> usize {
+        self.node.push_room_bytes()
     }
 
     /// Whether nothing is being changed.
@@ -176,17 +187,36 @@ impl World {
                         self.at(later, Happening::AddRail { node: number, rail, life });
                     }
                 }
+                Action::Ping { ping, nid, source, length_bytes, .. } => {
+                    self.ask(number, ping, nid, Word::Ping { source, length_bytes: length_bytes as u32 });
+                }
+                Action::Push { ping, nid, bytes } => self.ask(number, ping, nid, Word::Push(bytes)),
+                Action::Forget { ping } => self.forget_errand(number, ping),
+                Action::Disconnect { nid } => self.end_from_elsewhere(number, &nid),
                 _ => {}
             }
         }
-        if let Some(at) = control.node.poll_timeout() {
-            self.at(at.0.max(now + 1), Happening::Control { node: number, life });
+        if let Some(at) = control.node.poll_timeout().map(|at| at.0.max(now + 1))
+            && control.due_at.is_none_or(|due| at < due || due <= now)
+        {
+            control.due_at = Some(at);
+            self.at(at, Happening::Control { node: number, life });
         }
         self.nodes[number].control = Some(control);
+        self.begin_errands(number);
+    }
+
+    /// Connections end that speak in a name from other addresses than its own.
+    fn end_from_elsewhere(&mut self, number: usize, nid: &Nid) {
+        let now = Instant(self.now);
+        for shard in 0..self.nodes[number].lanes.len() {
+            self.with_lane(number, shard, |lane, around| lane.end_from_elsewhere(now, nid, around));
+            self.request_turn(number, shard, self.now + 1);
+        }
     }
 
     /// Tells a node's control something.
-    fn report(&mut self, number: usize, report: Report<'_>) {
+    pub(super) fn report(&mut self, number: usize, report: Report<'_>) {
         let now = Instant(self.now);
         if let Some(control) = &mut self.nodes[number].control {
             control.node.handle_report(now, report);

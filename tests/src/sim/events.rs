@@ -4,12 +4,12 @@
 //! once in a life.
 
 use lnet_core::event::{Event, EventKind};
-use lnet_core::lnd::Status;
+use lnet_core::lnd::{PING_MATCH_BITS, Status};
 use lnet_core::md::MdOptions;
 
 use super::Bug;
 use super::app::NO_OPERATION;
-use super::ledger::Leg;
+use super::ledger::{Leg, STRANGE};
 use super::memory::{Region, differs};
 use super::world::World;
 
@@ -18,7 +18,7 @@ impl World {
     pub(super) fn poll_events(&mut self, node: usize, shard: usize) {
         let Some(lane) = self.nodes[node].lanes.get_mut(shard) else { return };
         lane.is_polled = false;
-        for queue in lane.queues {
+        for queue in lane.queues.clone() {
             while let Some(event) = self.nodes[node].lanes[shard].shard.poll_event(queue) {
                 self.trace.say(|| {
                     format!(
@@ -41,6 +41,9 @@ impl World {
 
     fn event(&mut self, node: usize, event: &Event) {
         let operation = match *event {
+            // Pings and pushes have the same bits, whoever they are of.
+            Event::Send { match_bits: PING_MATCH_BITS, .. }
+            | Event::Ack { match_bits: PING_MATCH_BITS, .. } => Some(event.user_ptr() as u32),
             Event::Send { match_bits, .. }
             | Event::Get { match_bits, .. }
             | Event::Ack { match_bits, .. } => Some((match_bits >> 32) as u32),
@@ -48,6 +51,7 @@ impl World {
             Event::Reply { .. } => Some(event.user_ptr() as u32),
             Event::Unlink { .. } => None,
         };
+        let operation = operation.filter(|number| *number != STRANGE);
         if let Some(number) = operation {
             let gentle = self.plan.gentle;
             let Some(operation) = self.ledger.operations.get_mut(number as usize) else {
@@ -81,6 +85,7 @@ impl World {
             }
         }
         self.check_event(node, event, operation);
+        self.note_service(node, event);
         if event.unlinked() {
             self.nodes[node].memory.end(event.md());
             if event.user_ptr() != NO_OPERATION {
@@ -96,6 +101,9 @@ impl World {
         let Region::Sink { bytes, overlaps: false } = region else { return };
         let Some(operation) = operation.filter(|_| event.status() == Status::Ok) else { return };
         let operation = &self.ledger.operations[operation as usize];
+        if operation.is_of_node {
+            return;
+        }
         let pattern = match event.kind() {
             EventKind::Put => Some((operation.seed, operation.offset)),
             EventKind::Reply => operation.source,

@@ -5,7 +5,8 @@ use std::rc::Rc;
 use lnet_core::lnd::NiId;
 use lnet_wire::Nid;
 
-use super::plan::{Cut, Directions, Hostility, Plan, happens};
+use super::Hostility;
+use super::plan::{Cut, Directions, Plan, happens};
 use super::report::{Counts, Fault};
 use crate::bpf::random::Random;
 
@@ -20,6 +21,8 @@ pub(super) struct Departure {
     pub(super) node: usize,
     pub(super) ni: NiId,
     pub(super) from: Nid,
+    /// The NID that it is for, where that is none of a node's.
+    pub(super) stranger: Option<Nid>,
     pub(super) fate: Fate,
 }
 

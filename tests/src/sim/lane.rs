@@ -54,7 +54,8 @@ pub(super) struct Surroundings<'a> {
 pub(super) struct Lane {
     pub(super) shard: Shard,
     pub(super) driver: LaneDriver,
-    pub(super) queues: [EqHandle; 2],
+    /// Those of the application, and one of the node where it takes pushes.
+    pub(super) queues: Vec<EqHandle>,
     pub(super) desk: Desk,
     /// What siblings have said.
     pub(super) heard: VecDeque<(ShardId, MeshMessage)>,
@@ -74,7 +75,16 @@ impl Lane {
         name: String,
     ) -> Self {
         desk.set_slots(&shard, rails);
-        Self { shard, driver, queues, desk, heard: VecDeque::new(), turn_at: None, is_polled: false, name }
+        Self {
+            shard,
+            driver,
+            queues: queues.to_vec(),
+            desk,
+            heard: VecDeque::new(),
+            turn_at: None,
+            is_polled: false,
+            name,
+        }
     }
 
     /// Lets go of all delays.
@@ -147,6 +157,15 @@ impl Lane {
         around: &mut Surroundings<'_>,
     ) {
         self.with_driver(around, |driver, up| driver.fail_interface(now, ni, cause, up));
+    }
+
+    /// Connections end that speak in a name from other addresses than its own.
+    pub(super) fn end_from_elsewhere(&mut self, now: Instant, nid: &Nid, around: &mut Surroundings<'_>) {
+        self.with_driver(around, |driver, up| {
+            if let LaneDriver::Tcp(driver) = driver {
+                driver.end_from_elsewhere(now, nid, up);
+            }
+        });
     }
 
     /// A newer snapshot has come. What the driver has for an NI that is closed ends, if no other

@@ -5,10 +5,13 @@
 
 use std::collections::HashMap;
 
-use lnet_core::lnd::Status;
+use lnet_core::lnd::{PING_MATCH_BITS, Status};
 use lnet_wire::{Body, Header, WireHandle};
 
-use super::plan::{FRIENDLY_NS, MS};
+use super::plan::MS;
+
+/// The number of no operation: what the names of hostile nodes say has it.
+pub(super) const STRANGE: u32 = u32::MAX;
 
 /// Which message of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,6 +83,8 @@ pub(super) struct Operation {
     pub(super) awaits: bool,
     /// Whether its descriptor is for it alone.
     pub(super) is_alone: bool,
+    /// Whether its payload is of a node's own service: no pattern.
+    pub(super) is_of_node: bool,
 }
 
 /// What went wrong first.
@@ -106,8 +111,8 @@ pub(super) struct Ledger {
     pub(super) delivered: u64,
     /// The time, in ns.
     pub(super) now: u64,
-    /// Whether an attack goes on.
-    pub(super) is_attacked: bool,
+    /// How long a message between two nodes that are not hostile may take, while there is an attack.
+    pub(super) friendly_ns: Option<u64>,
 }
 
 impl Ledger {
@@ -129,7 +134,7 @@ impl Ledger {
         }
     }
 
-    /// The REPLY to a GET will name this handle.
+    /// The REPLY to a GET, or the ACK of a push, will name this handle.
     pub(super) fn await_reply(&mut self, interface_cookie: u64, object_cookie: u64, number: u32) {
         self.replies.insert((interface_cookie, object_cookie), number);
     }
@@ -138,14 +143,26 @@ impl Ledger {
     pub(super) fn identify(&mut self, header: &Header) -> Option<(u32, Leg)> {
         let (number, leg) = match header.body {
             Body::Put { hdr_data, .. } => (hdr_data as u32, Leg::Request),
+            // Pings and pushes have the same bits, whoever they are of.
+            Body::Get { match_bits: PING_MATCH_BITS, return_md, .. } => {
+                (self.named(return_md)?, Leg::Request)
+            }
+            Body::Ack { match_bits: PING_MATCH_BITS, md, .. } => (self.named(md)?, Leg::Response),
             Body::Get { match_bits, .. } => ((match_bits >> 32) as u32, Leg::Request),
             Body::Ack { match_bits, .. } => ((match_bits >> 32) as u32, Leg::Response),
-            Body::Reply { md: WireHandle { interface_cookie, object_cookie } } => {
-                (*self.replies.get(&(interface_cookie, object_cookie))?, Leg::Response)
-            }
+            Body::Reply { md } => (self.named(md)?, Leg::Response),
             Body::Hello { .. } => return None,
         };
-        ((number as usize) < self.operations.len()).then_some((number, leg))
+        (number == STRANGE || (number as usize) < self.operations.len()).then_some((number, leg))
+    }
+
+    /// The operation whose descriptor has this handle.
+    fn named(&self, md: WireHandle) -> Option<u32> {
+        let WireHandle { interface_cookie, object_cookie } = md;
+        if interface_cookie == u64::MAX {
+            return Some(STRANGE);
+        }
+        self.replies.get(&(interface_cookie, object_cookie)).copied()
     }
 
     pub(super) fn flight(&mut self, (number, leg): (u32, Leg)) -> &mut Flight {
@@ -158,6 +175,9 @@ impl Ledger {
 
     /// A receiver is shown the header of a message.
     pub(super) fn seen(&mut self, message: (u32, Leg), life: Life) {
+        if message.0 == STRANGE {
+            return;
+        }
         let flight = self.flight(message);
         if flight.life.replace(life).is_some_and(|former| former != life) {
             (flight.seen, flight.ended, flight.well) = (0, false, false);
@@ -198,6 +218,9 @@ impl Ledger {
 
     /// A node, in its life, takes a message.
     pub(super) fn taken(&mut self, message: (u32, Leg), life: (usize, u32)) {
+        if message.0 == STRANGE {
+            return;
+        }
         let taken = self.taken_of(message);
         let former = taken.filter(|former| former.by == life);
         let Taken { times, events, .. } = former.unwrap_or(Taken { by: life, times: 0, events: 0 });
@@ -206,6 +229,9 @@ impl Ledger {
 
     /// A node, in its life, has found no entry for a message.
     pub(super) fn expect_no_entry(&mut self, message: (u32, Leg), life: (usize, u32)) {
+        if message.0 == STRANGE {
+            return;
+        }
         let Operation { entry, taken, .. } = self.operations[message.0 as usize];
         // Transfer machines that were renewed may have had it once before.
         let there = entry == Some(life) && taken.is_none_or(|taken| taken.by != life);
@@ -216,15 +242,22 @@ impl Ledger {
 
     /// A receiver is done with a message: `well` if it has all of it, or wants nothing of it.
     pub(super) fn ended(&mut self, message: (u32, Leg), well: bool) {
+        if message.0 == STRANGE {
+            return;
+        }
         let flight = self.flight(message);
         flight.well = well;
         let twice = core::mem::replace(&mut flight.ended, true);
         self.delivered += u64::from(!twice);
         self.expect(!twice, "a message ends once at its receiver", || format!("{message:?} ends again"));
         let Operation { begun_at, is_hostile, .. } = self.operations[message.0 as usize];
+        self.expect_in_time(message, begun_at, is_hostile);
+    }
+
+    /// A message of a friend to another one, or its answer, has ended.
+    fn expect_in_time(&mut self, message: (u32, Leg), begun_at: u64, is_hostile: bool) {
         let lasted_ns = self.now - begun_at;
-        let is_late =
-            self.is_attacked && !is_hostile && message.1 == Leg::Response && lasted_ns > FRIENDLY_NS;
+        let is_late = !is_hostile && self.friendly_ns.is_some_and(|most_ns| lasted_ns > most_ns);
         self.expect(!is_late, "friends are answered under attack", || {
             format!("{message:?} took {:.1} ms", lasted_ns as f64 / MS as f64)
         });
@@ -232,6 +265,9 @@ impl Ledger {
 
     /// A shard hands a message to its driver: once more if the driver could not send it.
     pub(super) fn submitted(&mut self, message: (u32, Leg)) {
+        if message.0 == STRANGE {
+            return;
+        }
         let former = self.flight(message).sent.take();
         self.expect(
             matches!(former, None | Some(Status::NeverSent(_))),
@@ -242,6 +278,9 @@ impl Ledger {
 
     /// A sender is told how a message ended.
     pub(super) fn sent(&mut self, message: (u32, Leg), status: Status) {
+        if message.0 == STRANGE {
+            return;
+        }
         let gentle = self.gentle && !self.operations[message.0 as usize].is_hostile;
         let flight = self.flight(message);
         let former = flight.sent.replace(status);
@@ -264,5 +303,7 @@ impl Ledger {
         self.expect(!gentle || status == Status::Ok, "what can arrive does arrive", || {
             format!("{message:?} ended as {status:?}")
         });
+        let Operation { begun_at, is_hostile, .. } = self.operations[message.0 as usize];
+        self.expect_in_time(message, begun_at, is_hostile);
     }
 }

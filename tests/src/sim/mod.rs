@@ -21,7 +21,9 @@ mod pool;
 mod report;
 mod rest;
 mod sabotage;
+mod services;
 mod sock;
+mod strangers;
 mod streams;
 mod trace;
 mod uplink;
@@ -192,6 +194,73 @@ impl NetKind {
     }
 }
 
+/// Behaviour of a hostile node, besides asking for much.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hostility {
+    /// Nothing that it is sent reaches it: it reads nothing, and acknowledges nothing.
+    Deaf,
+    /// No more arrives of what it sends than the beginnings.
+    Halving,
+    /// Many names are its own, each of which asks without end and acknowledges nothing.
+    Names,
+    /// Its names push lies: NIDs of others, of nets that nobody is on or knows, with high sequence numbers,
+    /// thousands at once.
+    Lies,
+    /// Its names ask, and answer no HELLO, or half; they begin messages, and say no more.
+    Silence,
+}
+
+impl Hostility {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::Deaf, Self::Halving, Self::Names, Self::Lies, Self::Silence];
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Deaf => "deaf",
+            Self::Halving => "halving",
+            Self::Names => "names",
+            Self::Lies => "lies",
+            Self::Silence => "silence",
+        }
+    }
+
+    /// Whether names that are no nodes speak for it.
+    const fn has_names(self) -> bool {
+        matches!(self, Self::Names | Self::Lies | Self::Silence)
+    }
+}
+
+/// Which hostile nodes a run has.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Hostile {
+    /// Those that the seed draws.
+    Any,
+    /// Each behaves like this.
+    Each(Hostility),
+}
+
+impl Hostile {
+    /// The hostile nodes of this name on the command line.
+    #[must_use]
+    pub fn named(name: &str) -> Option<Self> {
+        if name == Self::Any.name() {
+            return Some(Self::Any);
+        }
+        Hostility::ALL.into_iter().find(|hostility| hostility.name() == name).map(Self::Each)
+    }
+
+    /// Its name on the command line.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Any => "any",
+            Self::Each(hostility) => hostility.name(),
+        }
+    }
+}
+
 /// What to run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -204,8 +273,8 @@ pub struct Options {
     /// Whether a link of an xdp net drops long datagrams, and nothing may be lost then; as the seed says if
     /// nothing is said.
     pub narrow: Option<bool>,
-    /// Whether there are hostile nodes.
-    pub hostile: bool,
+    /// Behaviour of the nodes that are hostile, if there are any.
+    pub hostile: Option<Hostile>,
     /// The bug that the run has.
     pub bug: Option<Bug>,
     /// Where its lines go.
@@ -219,7 +288,7 @@ impl Options {
         nodes: None,
         cut: false,
         narrow: None,
-        hostile: false,
+        hostile: None,
         bug: None,
         tracing: Tracing::Off,
     };

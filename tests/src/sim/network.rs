@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 
 use lnet_tcp_proto::Ends;
 
+use super::Hostility;
 use super::driver::DriverConfig;
 use super::node;
-use super::plan::{Directions, Hostility, happens};
+use super::plan::{Directions, happens};
 use super::report::Fault;
 use super::sock::{Letter, StreamEvent};
 use super::streams::{EndId, RETRY_NS, Seat, StreamStep};
@@ -69,6 +70,13 @@ impl World {
         let is_refused = self.phase == Phase::Active
             && happens(&mut self.random, self.plan.streams.refused_dials)
             && !self.plan.gentle;
+        if self.streams.is_mute(dialler.other()) {
+            if !self.fabric.attack.is_empty() {
+                self.streams.accept(dialler, 0);
+                self.tell_stream(from, StreamEvent::Dialled { end: dialler, is_connected: true });
+            }
+            return;
+        }
         let is_connected = !is_refused && self.nodes[to.node].has_rail(to.rail);
         if is_connected {
             let serving = self.plan.serving[to.node][usize::from(to.rail.0)];

@@ -8,9 +8,10 @@ use std::time::Duration;
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
 use lnet_core::topology::{LocalNi, Topology};
-use lnet_core::tunables::{ResponseTracking, Tunables};
+use lnet_core::tunables::{NetTunables, ResponseTracking, Tunables};
 use lnet_core::{Limits, Shard, ShardConfig};
 use lnet_tcp_proto::{SockTunables, Socklnd, SocklndLimits};
+use lnet_user::node::DAEMON_LIMITS;
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord, Spread, initiator_hash};
 use lnet_wire::{Net, Nid, ProcessId};
 use lnet_xdp_proto::{MetAddresses, Xfer, XferConfig, XferLimits, XferNi, XferTimes};
@@ -29,13 +30,19 @@ use crate::bpf::random::Random;
 
 /// Credits of an NI, and what a peer gets of them.
 const CREDITS: (u32, u32) = (32, 16);
-/// Credits beside hostile nodes, which can hold those of their own for long.
-const CREDITS_UNDER_ATTACK: (u32, u32) = (256, 16);
 
-/// Credits of an NI, and what a peer gets of them.
+/// Credits of an NI, and what a peer gets of them: beside hostile nodes those of `lnetd`.
 pub(super) const fn credits(plan: &Plan) -> (u32, u32) {
-    if plan.hostile.is_empty() { CREDITS } else { CREDITS_UNDER_ATTACK }
+    if plan.hostile.is_empty() {
+        return CREDITS;
+    }
+    let NetTunables { credits, peer_credits, .. } = match plan.net {
+        NetKind::Xdp => lnet_xdp_proto::NET_TUNABLES,
+        NetKind::Tcp => NetTunables::LNET,
+    };
+    (credits, peer_credits)
 }
+
 /// Portals that are used; each has another policy.
 pub(super) const PORTALS_USED: usize = 5;
 /// The portal whose messages go to any shard.
@@ -57,6 +64,11 @@ const LIMITS: Limits = Limits {
     peers: 12,
     nis: 3,
 };
+
+/// Limits beside hostile nodes: those of `lnetd`, but for peers, of whom there are soon too many, and for what
+/// the event queues of a run have room for.
+const LIMITS_UNDER_ATTACK: Limits =
+    Limits { peers: 2 * DAEMON_LIMITS.delayed, unlimited_events: 3, nis: 3, ..DAEMON_LIMITS };
 
 /// Limits with little more than is needed for anything to go on.
 const LIMITS_TIGHT: Limits =
@@ -215,7 +227,11 @@ fn sock_config(
         limits: SocklndLimits {
             connections: limits.incoming,
             handshakes: if plan.tight { 2 } else { 16 },
-            peers: if plan.tight { 5 } else { 24 },
+            peers: match (plan.hostile.is_empty(), plan.tight) {
+                (false, _) => limits.peers,
+                (true, true) => 5,
+                (true, false) => 24,
+            },
             messages: transmits * u32::from(plan.shards[number]),
         },
         seed: random.bits(),
@@ -242,8 +258,11 @@ impl Node {
             .as_ref()
             .map_or_else(|| Arc::new(topology(plan, number)), |control| Arc::clone(&control.snapshot));
         let rails: Vec<_> = (0..plan.rails).map(|rail| nid(plan, number, rail)).collect();
-        let (mut limits, xfer_limits) =
-            if plan.tight { (LIMITS_TIGHT, XFER_LIMITS_TIGHT) } else { (LIMITS, XFER_LIMITS) };
+        let (mut limits, xfer_limits) = match (plan.hostile.is_empty(), plan.tight) {
+            (false, _) => (LIMITS_UNDER_ATTACK, XferLimits::for_shard(&LIMITS_UNDER_ATTACK)),
+            (true, true) => (LIMITS_TIGHT, XFER_LIMITS_TIGHT),
+            (true, false) => (LIMITS, XFER_LIMITS),
+        };
         let secret = [random.bits(), random.bits()];
         let config = match plan.net {
             NetKind::Xdp => DriverConfig::Xdp(Box::new(XferConfig {
@@ -268,7 +287,9 @@ impl Node {
             })),
             NetKind::Tcp => {
                 // A connection is the name of what arrives on it.
-                limits.incoming = if plan.tight { 8 } else { 128 };
+                if plan.hostile.is_empty() {
+                    limits.incoming = if plan.tight { 8 } else { 128 };
+                }
                 DriverConfig::Tcp(Box::new(sock_config(plan, &limits, number, secret, random)))
             }
         };

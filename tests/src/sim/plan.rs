@@ -3,11 +3,11 @@
 use std::net::IpAddr;
 
 use lnet_core::handle::ShardSet;
-use lnet_core::lnd::{LndFacts, NiId};
+use lnet_core::lnd::{LndFacts, NiId, PING_PORTAL};
 use lnet_wire::NetType;
 
 use super::node::address;
-use super::{NetKind, Options};
+use super::{Hostile, Hostility, NetKind, Options};
 use crate::bpf::random::Random;
 
 /// The unit of the rates of a [`Plan`]: one in this many.
@@ -22,8 +22,10 @@ pub(super) const US: u64 = 1000;
 pub(super) const MESSAGE_NS: u64 = 1000 * MS;
 /// Nodes that are not hostile, where others are.
 const FRIENDS: usize = 2;
-/// How long a GET of such a node to another one may take while it is attacked.
-pub(super) const FRIENDLY_NS: u64 = 100 * MS;
+/// How long a message of such a node to another one may take while it is attacked.
+const FRIENDLY_NS: u64 = 100 * MS;
+/// The same beside names that acknowledge nothing: credits of an NI come back when messages to these end.
+const FRIENDLY_BESIDE_NAMES_NS: u64 = 1500 * MS;
 
 /// How long a response may take.
 pub(super) const TRANSACTION_NS: u64 = 3000 * MS;
@@ -140,15 +142,6 @@ impl Narrow {
     }
 }
 
-/// Behaviour of a hostile node, besides asking for much.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Hostility {
-    /// Nothing that it is sent reaches it: it reads nothing, and acknowledges nothing.
-    Deaf,
-    /// No more arrives of what it sends than the beginnings.
-    Halving,
-}
-
 /// How a rail of a node is cut. Neither end is told.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut {
@@ -192,11 +185,12 @@ impl Plan {
     /// The plan of a seed, with what the options ask for.
     pub(super) fn new(random: &mut Random, options: &Options) -> Self {
         let mut nodes = options.nodes.unwrap_or_else(|| 2 + random.below(3));
-        if options.hostile {
+        let is_hostile = options.hostile.is_some();
+        if is_hostile {
             nodes = nodes.max(FRIENDS + 1);
         }
         let cuts = (random.once_in(6) || options.cut) && options.net == NetKind::Xdp;
-        let gentle = random.once_in(3) || cuts || options.hostile || options.is_narrow();
+        let gentle = random.once_in(3) || cuts || is_hostile || options.is_narrow();
         let calm = random.once_in(6);
         let most = if gentle { 500 } else { random.pick(&[2000, 2000, 2000, 5000]) };
         let mut rate =
@@ -280,14 +274,14 @@ impl Plan {
         if plan.net == NetKind::Tcp {
             plan.go_by_streams(random);
         }
-        if options.hostile {
-            plan.make_hostile(random);
+        if let Some(hostile) = options.hostile {
+            plan.make_hostile(random, hostile);
         }
         // Numbers of their own: a run in which all shards serve goes as it would without.
         let own = &mut Random::new(random.clone().bits());
         plan.serving = serving(own, &plan.shards);
         let is_narrow = options.narrow.unwrap_or(own.once_in(8));
-        if plan.net == NetKind::Xdp && !options.hostile && is_narrow {
+        if plan.net == NetKind::Xdp && !is_hostile && is_narrow {
             plan.narrow = Some(Narrow::new(own, nodes, plan.rails));
         }
         if options.is_narrow() {
@@ -348,15 +342,25 @@ impl Plan {
     }
 
     /// Has all nodes but the first ones be hostile, and little else happen.
-    fn make_hostile(&mut self, random: &mut Random) {
-        let kinds = [Hostility::Deaf, Hostility::Halving];
-        self.hostile = self.shards[FRIENDS..].iter().map(|_| random.pick(&kinds)).collect();
+    fn make_hostile(&mut self, random: &mut Random, hostile: Hostile) {
+        let any = |_: &u8| match hostile {
+            Hostile::Any => random.pick(&Hostility::ALL),
+            Hostile::Each(hostility) => hostility,
+        };
+        self.hostile = self.shards[FRIENDS..].iter().map(any).collect();
         self.loss = self.loss.min(100);
         (self.delays, self.stalls, self.lazy, self.mtu_changes, self.cut) = (0, 0, 0, 0, None);
         (self.late_ns, self.poll_ns) = (self.late_ns.min(MS), self.poll_ns.min(2 * MS));
-        (self.active_ns, self.operations, self.burst) = (200 * MS, 400, 50);
+        let active_ns = if self.has_names() { 100 } else { 200 } * MS;
+        (self.active_ns, self.operations, self.burst) = (active_ns, 400, 50);
         (self.long, self.length_max, self.send_frames, self.budget) = (500, 64 << 10, 64, 32);
         self.event_slots = [600, 100];
+        // A name's lists are long, and each piece of a stream is an event.
+        self.streams.piece_bytes = self.streams.piece_bytes.max(1460);
+        if self.has_lies() {
+            // A push waits for the entry of its node, which is there again after the one before.
+            (self.mesh, self.lazy) = (true, 1 << PING_PORTAL);
+        }
     }
 
     /// How many nodes are not hostile: the first ones.
@@ -367,6 +371,21 @@ impl Plan {
     /// The behaviour of a node that is hostile.
     pub(super) fn hostility(&self, node: usize) -> Option<Hostility> {
         self.hostile.get(node.checked_sub(self.friends())?).copied()
+    }
+
+    /// How long a message between two nodes that are not hostile may take.
+    pub(super) fn friendly_ns(&self) -> u64 {
+        if self.has_names() { FRIENDLY_BESIDE_NAMES_NS } else { FRIENDLY_NS }
+    }
+
+    /// Whether names that are no nodes speak for hostile ones.
+    fn has_names(&self) -> bool {
+        self.hostile.iter().any(|hostility| hostility.has_names())
+    }
+
+    /// Whether pushes tell lies, so that what nodes say of themselves counts.
+    pub(super) fn has_lies(&self) -> bool {
+        self.hostile.contains(&Hostility::Lies)
     }
 
     /// The type of all nets.

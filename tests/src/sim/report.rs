@@ -30,6 +30,8 @@ pub enum Fault {
     Attack,
     /// A hostile node sends no more than the beginning of a message.
     Withheld,
+    /// A name of a hostile node says something.
+    Spoken,
     /// A frame is lost because a rail is down or cut.
     Unplugged,
     /// A node starts anew.
@@ -92,6 +94,7 @@ impl Fault {
         Self::Cut,
         Self::Attack,
         Self::Withheld,
+        Self::Spoken,
         Self::Unplugged,
         Self::Restart,
         Self::Stale,
@@ -118,7 +121,7 @@ impl Fault {
         Self::DialLate,
     ];
 
-    const NAMES: [&'static str; 33] = [
+    const NAMES: [&'static str; 34] = [
         "frames lost",
         "frames doubled",
         "frames late",
@@ -128,6 +131,7 @@ impl Fault {
         "rails cut",
         "attacks",
         "frames withheld",
+        "times that hostile names spoke",
         "frames on a rail that is down or cut",
         "nodes restarted",
         "frames of or to a former life",
@@ -157,7 +161,7 @@ impl Fault {
     /// Whether it can happen on a net.
     #[must_use]
     pub const fn can_happen(self, net: NetKind) -> bool {
-        if matches!(self, Self::Attack | Self::Withheld) {
+        if matches!(self, Self::Attack | Self::Withheld | Self::Spoken) {
             // Only where there are hostile nodes.
             return false;
         }
@@ -223,6 +227,8 @@ pub struct Counts {
     pub resumed: u64,
     /// Paths that were tried in the end.
     pub proven: u64,
+    /// Pushes that nodes have taken.
+    pub pushes: u64,
     /// Messages that were never sent.
     pub never_sent: u64,
     /// Messages of which it is unknown whether they arrived.
@@ -366,6 +372,7 @@ impl AddAssign<&Self> for Counts {
         self.unknown += other.unknown;
         self.previewed += other.previewed;
         self.proven += other.proven;
+        self.pushes += other.pushes;
         self.resent += other.resent;
         self.probes += other.probes;
         self.bundled += other.bundled;

@@ -36,6 +36,7 @@ impl World {
 
     pub(super) fn check_phase(&mut self) {
         let now = self.now;
+        let is_served = matches!(self.phase, Phase::Draining(_)) && !self.are_services_over();
         match self.phase {
             Phase::Active => {
                 self.trace.say(|| "faults stop".to_owned());
@@ -73,13 +74,15 @@ impl World {
                 self.phase = Phase::Draining(now + BOUND_NS);
                 self.trace.say(|| "all is unlinked".to_owned());
                 self.fabric.attack.clear();
-                self.ledger.is_attacked = false;
+                self.ledger.friendly_ns = None;
+                self.silence_strangers();
+                self.end_services();
                 self.unlink_all();
             }
             Phase::Settling(until) => self.ledger.expect(now < until, "every operation ends", || {
                 format!("without SEND event: {:?}; not unlinked: {:?}", self.unsent, self.open)
             }),
-            Phase::Draining(_) if self.is_at_rest() => {
+            Phase::Draining(_) if !is_served && self.is_at_rest() => {
                 self.phase = Phase::Over;
                 self.check_rest();
             }
@@ -187,8 +190,9 @@ impl World {
                 format!("operation {number}: {operation:?}")
             });
             let has_events = |taken: Option<Taken>| taken.is_none_or(|taken| taken.events == taken.times);
+            // Services answer pings without an event.
             let is_told = (!sends || operation.send_events == 1)
-                && has_events(taken)
+                && (operation.is_of_node || has_events(taken))
                 && has_events(answered)
                 && (!due || answered.is_some());
             self.ledger

@@ -19,6 +19,7 @@ use lnet_tcp_proto::{
 };
 use lnet_wire::{Nid, ProcessId};
 
+use super::strangers;
 use super::streams::{EndId, Seat};
 use super::uplink::Up;
 
@@ -150,6 +151,13 @@ impl SockDriver {
         self.tell(now, up);
     }
 
+    /// Connections end that speak in a name from other addresses than its own.
+    pub(super) fn end_from_elsewhere(&mut self, now: Instant, nid: &Nid, up: &mut Up<'_, '_>) {
+        self.sock.end_from_elsewhere(now, nid, up);
+        self.act(now, up);
+        self.tell(now, up);
+    }
+
     /// Whether the next turn has something to do at once.
     pub(super) fn has_work(&self) -> bool {
         let is_to_be_told = self.links.iter().flatten().any(|link| link.written_bytes != 0);
@@ -201,12 +209,15 @@ impl SockDriver {
             match action {
                 StreamOrder::Dial { conn, ni, to, .. } => {
                     let (node, shard) = (up.desk.life.0, usize::from(up.shard.id().0));
-                    let Some(target) = up.around.plan.locate(to) else {
-                        return up.around.ledger.fail("streams go to nodes", || format!("{to}"));
-                    };
                     let seat = Seat { node, rail: ni, shard };
                     let (random, counts) = (&mut *up.around.random, &mut *up.around.counts);
-                    let end = up.around.streams.dial(now.0, seat, target, random, counts);
+                    let end = if let Some(target) = up.around.plan.locate(to) {
+                        up.around.streams.dial(now.0, seat, target, random, counts)
+                    } else if let Some(mute) = strangers::locate(up.around.plan, to) {
+                        up.around.streams.dial_mute(now.0, seat, mute, random)
+                    } else {
+                        return up.around.ledger.fail("streams go to nodes", || format!("{to}"));
+                    };
                     self.link(conn, Link::new(end, false, Vec::new()));
                 }
                 StreamOrder::Close { conn } => {

@@ -66,6 +66,8 @@ struct End {
     silent_until: u64,
     /// Whether the other end waits for room.
     is_awaited: bool,
+    /// Whether nothing is there that reads or writes.
+    is_mute: bool,
 }
 
 impl End {
@@ -82,6 +84,7 @@ impl End {
             is_flowing: false,
             silent_until: 0,
             is_awaited: false,
+            is_mute: false,
         }
     }
 
@@ -153,6 +156,34 @@ impl Streams {
         }
         self.due.push((at, StreamStep::Request(end)));
         end
+    }
+
+    /// Dials an address of a node where nothing reads or writes; whether it accepts.
+    pub(super) fn dial_mute(
+        &mut self,
+        now: u64,
+        from: Seat,
+        (node, rail, accepts): (usize, NiId, bool),
+        random: &mut Random,
+    ) -> EndId {
+        let end = EndId(self.ends.len() as u32);
+        let target = End::new(Seat { node, rail, shard: 0 });
+        self.ends.extend([End::new(from), End { is_open: false, is_mute: true, ..target }]);
+        if accepts {
+            self.due.push((now + self.latency(random), StreamStep::Request(end)));
+        }
+        end
+    }
+
+    /// Whether nothing reads or writes at an end.
+    pub(super) fn is_mute(&self, end: EndId) -> bool {
+        self.end(end).is_mute
+    }
+
+    /// The ends that have accepted where nothing reads or writes.
+    pub(super) fn mute(&self) -> Vec<EndId> {
+        let ends = (0..self.ends.len() as u32).map(EndId);
+        ends.filter(|end| self.is_mute(*end) && self.is_open(*end)).collect()
     }
 
     /// A shard accepts what an end has dialled: the end that it has then.

@@ -1,6 +1,7 @@
 //! A shard as its transfer machine sees it, watched: what it is given and told goes to the ledger first.
 
 use std::collections::VecDeque;
+use std::net::IpAddr;
 use std::rc::Rc;
 
 use lnet_core::Shard;
@@ -12,7 +13,7 @@ use lnet_wire::{Body, Header, Nid};
 
 use super::NetKind;
 use super::lane::Surroundings;
-use super::ledger::Leg;
+use super::ledger::{Leg, STRANGE};
 use super::memory::{Region, differs};
 use super::plan::happens;
 use super::report::Fault;
@@ -107,6 +108,7 @@ impl Up<'_, '_> {
             self.around.ledger.taken(message, self.desk.life);
         }
         if let (Some(span), Body::Get { .. }) = (span, header.body)
+            && message.0 != STRANGE
             && let Some(Region::Source(seed)) = span.buffer.md().and_then(|md| self.around.memory.get(md))
         {
             self.around.ledger.operations[message.0 as usize].source = Some((*seed, span.offset_bytes));
@@ -116,10 +118,13 @@ impl Up<'_, '_> {
 
     fn check_payload(&mut self, receiving: &Receiving) {
         let Receiving { message, header, span: Some(span) } = receiving else { return };
-        if span.length_bytes == 0 {
+        if span.length_bytes == 0 || message.0 == STRANGE {
             return;
         }
         let operation = &self.around.ledger.operations[message.0 as usize];
+        if operation.is_of_node {
+            return;
+        }
         let sent = (operation.seed, operation.offset);
         let pattern = if message.1 == Leg::Request { Some(sent) } else { operation.source };
         let Some((seed, offset)) = pattern else { return };
@@ -176,6 +181,15 @@ impl Uplink for Up<'_, '_> {
         self.shard.is_local(nid)
     }
 
+    fn awaits_name(&mut self, header: &Header, is_new: bool) -> bool {
+        self.around.plan.has_lies() && self.shard.awaits_name(header, is_new)
+    }
+
+    fn came_from(&mut self, peer: &Nid, address: IpAddr) -> bool {
+        // Without hostile nodes all speak from their own addresses.
+        self.around.plan.hostile.is_empty() || self.shard.came_from(peer, address)
+    }
+
     fn lost(&mut self, path: &Path, cause: Cause) {
         self.shard.lost(path, cause);
     }
@@ -217,7 +231,7 @@ impl Uplink for Up<'_, '_> {
             Status::Unknown(_) => self.around.counts.unknown += 1,
         }
         let plan = self.around.plan;
-        if plan.gentle && plan.lazy == 0 && plan.delays == 0 && plan.stalls == 0 {
+        if message.0 != STRANGE && plan.gentle && plan.lazy == 0 && plan.delays == 0 && plan.stalls == 0 {
             let longest = &mut self.around.counts.longest_ns;
             *longest = (*longest).max(now.0 - since);
         }

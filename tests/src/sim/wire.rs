@@ -7,20 +7,24 @@ use lnet_core::lnd::NiId;
 use lnet_wire::frame::FRAME_HEADER_BYTES;
 use lnet_wire::{FrameHeader, Nid, steer};
 
-use super::Bug;
 use super::datagrams::{Arrival, Leaving};
 use super::fabric::{Departure, Fate, Packet, Passage};
 use super::node::{self, Node};
-use super::plan::{Directions, Hostility, happens};
+use super::plan::{Directions, happens};
 use super::report::Fault;
+use super::strangers;
 use super::world::{Happening, World};
+use super::{Bug, Hostility};
 
 impl World {
     /// A driver gives a frame to its device.
     pub(super) fn depart(&mut self, sender: usize, leaving: &Leaving) {
         let Leaving { frame, ni, to } = *leaving;
         let pool = self.nodes[sender].send_pool;
-        let found = self.locate(&to);
+        let own = self.locate(&to);
+        let stranger = own.is_none().then_some(to);
+        let elsewhere = || strangers::locate(&self.plan, to.ip()?).map(|(node, ni, _)| (node, ni));
+        let found = own.or_else(elsewhere);
         self.ledger.expect(found.is_some(), "frames go to nodes", || format!("{to}"));
         let Some((node, to_ni)) = found else { return };
         let length = self.pools[pool].bytes(frame).len();
@@ -46,7 +50,7 @@ impl World {
         };
         let from = node::nid(&self.plan, sender, ni.0 as u8);
         let life = self.nodes[sender].life;
-        let departure = Departure { sender, life, pool, frame, node, ni: to_ni, from, fate };
+        let departure = Departure { sender, life, pool, frame, node, ni: to_ni, from, stranger, fate };
         let slot = self.fabric.insert(Passage::Departure(departure));
         let at = self.now + 200 + self.random.bits() % 2000;
         self.at(at, Happening::Pass(slot));
@@ -63,7 +67,7 @@ impl World {
 
     /// The device reads a frame, which is the driver's again.
     fn leave(&mut self, departure: &Departure) {
-        let Departure { sender, life, pool, frame, node, ni, from, ref fate } = *departure;
+        let Departure { sender, life, pool, frame, node, ni, from, stranger, ref fate } = *departure;
         let blocked = !self.pools[pool].has_free();
         let bytes = Rc::new(self.pools[pool].bytes(frame).to_vec());
         self.pools[pool].read(frame);
@@ -71,7 +75,13 @@ impl World {
         if self.fabric.attack_of(sender) == Some(Hostility::Halving) && !is_beginning(&bytes) {
             return self.counts.add(Fault::Withheld);
         }
-        for delay in fate.delays_ns.into_iter().flatten() {
+        if let Some(nid) = stranger
+            && let Some(listener) = self.listener(&nid)
+        {
+            self.listen(listener, &bytes);
+        }
+        let arrives = stranger.is_none();
+        for delay in fate.delays_ns.into_iter().flatten().filter(|_| arrives) {
             let flips = self.fabric.flips(&self.plan, &mut self.random, &mut self.counts);
             let astray = (self.fabric.is_faulty && happens(&mut self.random, self.plan.misdirection))
                 .then(|| self.random.bits());

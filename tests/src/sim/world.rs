@@ -16,6 +16,8 @@ use super::node::{self, Identity, Node, PORTALS_USED, draw_keys};
 use super::plan::{MESSAGE_NS, MS, Plan, TRANSACTION_NS, happens};
 use super::pool::Pool;
 use super::report::{Counts, Fault};
+use super::services::Services;
+use super::strangers::Stranger;
 use super::streams::{StreamStep, Streams};
 use super::trace::Trace;
 use super::{Bug, Bugs, NetKind, Options, Outcome};
@@ -75,6 +77,10 @@ pub(super) enum Happening {
     Mend,
     /// Hostile nodes begin.
     Attack,
+    /// A name of a hostile node says something.
+    Speak(u32),
+    /// The control of a node hears what its shards have learned.
+    Follow(usize),
     Rail {
         node: usize,
         rail: usize,
@@ -164,6 +170,9 @@ pub(super) struct World {
     pub(super) introduced: usize,
     /// Paths that are being tried.
     pub(super) trials: Vec<Trial>,
+    /// Names of hostile nodes.
+    pub(super) strangers: Vec<Stranger>,
+    pub(super) services: Services,
 }
 
 impl World {
@@ -202,6 +211,8 @@ impl World {
             introductions: Vec::new(),
             introduced: 0,
             trials: Vec::new(),
+            strangers: Stranger::all(&plan),
+            services: Services::default(),
             random,
             plan,
         };
@@ -251,6 +262,7 @@ impl World {
             self.at(start + cut.after_ns, Happening::Cut);
         }
         if !plan.hostile.is_empty() {
+            self.serve();
             self.introductions = self.introductions();
             self.introduce();
             self.at(start + MS, Happening::Attack);
@@ -306,6 +318,8 @@ impl World {
             Happening::Cut => self.cut_rail(),
             Happening::Mend => self.fabric.cut = None,
             Happening::Attack => self.begin_attack(),
+            Happening::Speak(stranger) => self.speak(stranger),
+            Happening::Follow(node) => self.follow(node),
             Happening::DeleteRail { node, rail } => self.delete_rail(node, rail),
             Happening::AddRail { node, rail, life } => self.add_rail(node, rail, life),
             Happening::Opened { node, ni, rail, life } => self.opened(node, NiId(ni), rail, life),
@@ -339,13 +353,14 @@ impl World {
 
     /// Hostile nodes begin, as soon as all shards know all peers: none of them is unknown.
     fn begin_attack(&mut self) {
-        if !self.are_introduced() {
+        if !self.are_introduced() || !self.services.is_idle() {
             return self.at(self.now + MS, Happening::Attack);
         }
         self.trace.say(|| "hostile nodes attack".to_owned());
         self.counts.add(Fault::Attack);
         self.fabric.attack = (0..self.nodes.len()).map(|node| self.plan.hostility(node)).collect();
-        self.ledger.is_attacked = true;
+        self.ledger.friendly_ns = Some(self.plan.friendly_ns());
+        self.wake_strangers();
     }
 
     fn plan_faults(&mut self, plan: &Plan) {

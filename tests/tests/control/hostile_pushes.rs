@@ -29,7 +29,7 @@ fn pushes(daemon: &Daemon) -> [u64; 4] {
 }
 
 /// A counter of those that `stats show` shows.
-fn counter(shown: &str, key: &str) -> u64 {
+pub(crate) fn counter(shown: &str, key: &str) -> u64 {
     let rest = shown.split_once(&format!("{key}: ")).unwrap_or_else(|| panic!("{key} is not in {shown}")).1;
     rest.lines().next().unwrap().parse().unwrap()
 }
