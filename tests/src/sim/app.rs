@@ -1,6 +1,7 @@
 //! The application of all nodes: posts entries, starts PUTs and GETs, unlinks.
 
 use lnet_core::handle::{MdHandle, MeHandle};
+use lnet_core::lnd::PING_PORTAL;
 use lnet_core::md::{MdError, MdOptions, MdSpec, Threshold};
 use lnet_core::portal::{EntrySpec, Position};
 use lnet_core::shard::{GetRequest, MdPart, PutRequest, SubmitError};
@@ -97,7 +98,9 @@ impl World {
     pub(super) fn post_buckets(&mut self, node: usize) {
         for portal in 0..PORTALS_USED as u32 {
             for _ in 0..2 {
-                let key = self.random.below(KEYS) as u64;
+                // Pings and pushes of hostile runs are not for these.
+                let is_pinged = portal == PING_PORTAL && !self.plan.hostile.is_empty();
+                let key = (self.random.below(KEYS) as u64).max(is_pinged.into());
                 let get = self.random.once_in(3);
                 let remote = self.random.once_in(3);
                 let length_bytes = self.random.pick(&[4096, 32 << 10, 64 << 10]);
