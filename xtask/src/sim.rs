@@ -20,6 +20,7 @@ use crate::cargo;
   cargo xtask sim --runs 10000
   cargo xtask sim --net tcp --runs 10000
   cargo xtask sim --seed 77 --trace
+  cargo xtask sim --net tcp --hostile=names --runs 100
   cargo xtask sim --minutes 60 --cpus 1
   cargo xtask sim --minutes 60 --from 123456789
   cargo xtask sim --bug credit-lost
