@@ -17,7 +17,7 @@ use crate::netns::{Namespace, enter};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a peer that is no node says to one node, and what loss recovery wants to see of it.
+/// Words of a peer that is no node to one that is, with all that loss recovery wants to see of them.
 #[derive(Debug)]
 pub struct Voice {
     nid: Nid,
@@ -83,7 +83,7 @@ impl Voice {
         Some(bytes)
     }
 
-    /// What it tells of itself.
+    /// Body of a HELLO or WELCOME.
     fn handshake(&self) -> [u8; HANDSHAKE_BYTES] {
         let (policies, certificate) = ([PolicyWord::default(); PORTALS], self.certificate);
         let mut body = [0; HANDSHAKE_BYTES];

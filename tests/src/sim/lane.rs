@@ -54,7 +54,7 @@ pub(super) struct Surroundings<'a> {
 pub(super) struct Lane {
     pub(super) shard: Shard,
     pub(super) driver: LaneDriver,
-    /// Those of the application, and one of the node where it takes pushes.
+    /// Event queues of the application, and one of the node where it takes pushes.
     pub(super) queues: Vec<EqHandle>,
     pub(super) desk: Desk,
     /// What siblings have said.

@@ -203,10 +203,10 @@ pub enum Hostility {
     Halving,
     /// Many names are its own, each of which asks without end and acknowledges nothing.
     Names,
-    /// Its names push lies: NIDs of others, of nets that nobody is on or knows, with high sequence numbers,
-    /// thousands at once.
+    /// Pushes of its names lie: NIDs of others, of nets that nobody is on or knows, with high sequence
+    /// numbers, thousands at once.
     Lies,
-    /// Its names ask, and answer no HELLO, or half; they begin messages, and say no more.
+    /// Names of it ask, and answer no HELLO, or half; they begin messages, and say no more.
     Silence,
 }
 
@@ -214,7 +214,7 @@ impl Hostility {
     /// All of them.
     pub const ALL: [Self; 5] = [Self::Deaf, Self::Halving, Self::Names, Self::Lies, Self::Silence];
 
-    /// Its name on the command line.
+    /// Name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -232,10 +232,10 @@ impl Hostility {
     }
 }
 
-/// Which hostile nodes a run has.
+/// Hostile nodes of a run.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Hostile {
-    /// Those that the seed draws.
+    /// Each behaves as the seed draws.
     Any,
     /// Each behaves like this.
     Each(Hostility),
@@ -251,7 +251,7 @@ impl Hostile {
         Hostility::ALL.into_iter().find(|hostility| hostility.name() == name).map(Self::Each)
     }
 
-    /// Its name on the command line.
+    /// Name on the command line.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {

@@ -54,7 +54,7 @@ struct Errand {
     ping: PingId,
     to: Nid,
     word: Word,
-    /// Its operation, once there was room for it.
+    /// Number of the operation, once there was room for it.
     number: Option<u32>,
     answer: Option<Vec<u8>>,
 }

@@ -67,7 +67,7 @@ pub(super) struct Stranger {
     rail: u8,
     nid: Nid,
     hostility: Hostility,
-    /// Whom it speaks to.
+    /// Node and rail that it speaks to.
     target: (usize, u8),
     voice: Voice,
     /// The stream that it speaks by, and what the stream has had no room for.
@@ -113,7 +113,7 @@ impl Stranger {
         self.nid
     }
 
-    /// What the name asks, or begins.
+    /// A question of the name, or the beginning of a message.
     fn message(&self, plan: &Plan, random: &mut Random) -> Message {
         let to = nid(plan, self.target.0, self.target.1);
         let handle = WireHandle { interface_cookie: u64::MAX, object_cookie: random.bits() };
