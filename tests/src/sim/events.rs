@@ -41,7 +41,7 @@ impl World {
 
     fn event(&mut self, node: usize, event: &Event) {
         let operation = match *event {
-            // Pings and pushes have the same bits, whoever they are of.
+            // Pings and pushes have the same bits at all nodes.
             Event::Send { match_bits: PING_MATCH_BITS, .. }
             | Event::Ack { match_bits: PING_MATCH_BITS, .. } => Some(event.user_ptr() as u32),
             Event::Send { match_bits, .. }

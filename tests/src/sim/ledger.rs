@@ -143,7 +143,7 @@ impl Ledger {
     pub(super) fn identify(&mut self, header: &Header) -> Option<(u32, Leg)> {
         let (number, leg) = match header.body {
             Body::Put { hdr_data, .. } => (hdr_data as u32, Leg::Request),
-            // Pings and pushes have the same bits, whoever they are of.
+            // Pings and pushes have the same bits at all nodes.
             Body::Get { match_bits: PING_MATCH_BITS, return_md, .. } => {
                 (self.named(return_md)?, Leg::Request)
             }

@@ -203,7 +203,7 @@ pub enum Hostility {
     Halving,
     /// Many names are its own, each of which asks without end and acknowledges nothing.
     Names,
-    /// Pushes of its names lie: NIDs of others, of nets that nobody is on or knows, with high sequence
+    /// Pushes of its names lie: NIDs of others, of nets that no node is on or knows, with high sequence
     /// numbers, thousands at once.
     Lies,
     /// Names of it ask, and answer no HELLO, or half; they begin messages, and say no more.

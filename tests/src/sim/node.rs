@@ -65,8 +65,8 @@ const LIMITS: Limits = Limits {
     nis: 3,
 };
 
-/// Limits beside hostile nodes: those of `lnetd`, but for peers, of whom there are soon too many, and for what
-/// the event queues of a run have room for.
+/// Limits beside hostile nodes: those of `lnetd`, but for peers, of whom there are soon too many, and for
+/// slots of the event queues of a run.
 const LIMITS_UNDER_ATTACK: Limits =
     Limits { peers: 2 * DAEMON_LIMITS.delayed, unlimited_events: 3, nis: 3, ..DAEMON_LIMITS };
 

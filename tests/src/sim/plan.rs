@@ -24,8 +24,9 @@ pub(super) const MESSAGE_NS: u64 = 1000 * MS;
 const FRIENDS: usize = 2;
 /// How long a message of such a node to another one may take while it is attacked.
 const FRIENDLY_NS: u64 = 100 * MS;
-/// The same beside names that acknowledge nothing: credits of an NI come back when messages to these end.
-const FRIENDLY_BESIDE_NAMES_NS: u64 = 1500 * MS;
+/// Time for that beside names that acknowledge nothing. Credits of an NI come back when messages to these
+/// end, and a request waits for one as its answer does.
+const FRIENDLY_BESIDE_NAMES_NS: u64 = 3 * MESSAGE_NS;
 
 /// How long a response may take.
 pub(super) const TRANSACTION_NS: u64 = 3000 * MS;

@@ -160,9 +160,9 @@ impl Stranger {
             }
             // A name that one of the friends has alone.
             10..20 => nids.push(nid(plan, random.below(plan.friends()), self.rail)),
-            // Names on nets that nobody here is on.
+            // Names on nets that no node here is on.
             20..30 => nids.extend((0..8).map(|number| any(Net::new(NetType::TCP, 1000 + number), random))),
-            // Names that nobody has.
+            // Names that no node has.
             30..39 => nids.extend((0..20).map(|_| any(net, random))),
             _ => {
                 let count = random.pick(&[100, 3000, ENTRIES_MAX as usize - 2]);

@@ -1,5 +1,5 @@
-//! Strangers that begin messages over xdp and do not go on with them, or ask and acknowledge no answer, beside
-//! a peer that notices nothing.
+//! Strangers that begin messages over xdp and do not go on with them, or ask and acknowledge no answer,
+//! beside a peer that notices nothing.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -38,8 +38,8 @@ fn ping(source: Nid, target: Nid) -> Message {
     Message::new(source, target, Body::Get { return_md, match_bits, portal, offset, sink_length }, Vec::new())
 }
 
-/// Has strangers say `said` to the first daemon again and again, and acknowledge nothing. A healthy peer loses
-/// no message meanwhile, and pings both ways are answered, once `attacked` counts more than `enough`.
+/// Has strangers say `said` to the first daemon again and again, and acknowledge nothing. A healthy peer
+/// loses no message meanwhile, and pings both ways are answered, once `attacked` counts more than `enough`.
 fn beside_strangers(
     options: &str,
     said: impl Fn(Nid, Nid) -> Message + Sync,

@@ -515,7 +515,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("fuzz_transfer", &[]),
             ("node", &["bpf", "netns"]),
             ("seeds", &[]),
-            ("sim", &["bpf"]),
+            ("sim", &["bpf", "node"]),
             ("tunnel", &["netns"]),
         ],
     },
