@@ -23,10 +23,7 @@ pub(super) const MESSAGE_NS: u64 = 1000 * MS;
 /// Nodes that are not hostile, where others are.
 const FRIENDS: usize = 2;
 /// How long a message of such a node to another one may take while it is attacked.
-const FRIENDLY_NS: u64 = 100 * MS;
-/// Time for that beside names that acknowledge nothing. Credits of an NI come back when messages to these
-/// end, and a request waits for one as its answer does.
-const FRIENDLY_BESIDE_NAMES_NS: u64 = 3 * MESSAGE_NS;
+pub(super) const FRIENDLY_NS: u64 = 100 * MS;
 
 /// How long a response may take.
 pub(super) const TRANSACTION_NS: u64 = 3000 * MS;
@@ -372,11 +369,6 @@ impl Plan {
     /// The behaviour of a node that is hostile.
     pub(super) fn hostility(&self, node: usize) -> Option<Hostility> {
         self.hostile.get(node.checked_sub(self.friends())?).copied()
-    }
-
-    /// How long a message between two nodes that are not hostile may take.
-    pub(super) fn friendly_ns(&self) -> u64 {
-        if self.has_names() { FRIENDLY_BESIDE_NAMES_NS } else { FRIENDLY_NS }
     }
 
     /// Whether names that are no nodes speak for hostile ones.

@@ -13,7 +13,7 @@ use super::fabric::Fabric;
 use super::lane::{Lane, Surroundings};
 use super::ledger::Ledger;
 use super::node::{self, Identity, Node, PORTALS_USED, draw_keys};
-use super::plan::{MESSAGE_NS, MS, Plan, TRANSACTION_NS, happens};
+use super::plan::{FRIENDLY_NS, MESSAGE_NS, MS, Plan, TRANSACTION_NS, happens};
 use super::pool::Pool;
 use super::report::{Counts, Fault};
 use super::services::Services;
@@ -359,7 +359,7 @@ impl World {
         self.trace.say(|| "hostile nodes attack".to_owned());
         self.counts.add(Fault::Attack);
         self.fabric.attack = (0..self.nodes.len()).map(|node| self.plan.hostility(node)).collect();
-        self.ledger.friendly_ns = Some(self.plan.friendly_ns());
+        self.ledger.friendly_ns = Some(FRIENDLY_NS);
         self.wake_strangers();
     }
 
