@@ -142,8 +142,25 @@ pub struct OptionRow {
 pub struct FactRow {
     /// Its key in documents.
     pub key: &'static str,
-    /// Whether it is shown beside the NI, and without `-v` as well; else among the tunables of the LND.
-    pub is_brief: bool,
+    /// Part of documents that shows it.
+    pub shown: FactShown,
+}
+
+/// Part of a document that shows a fact.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FactShown {
+    /// Beside the NI, and without `-v` as well.
+    Brief,
+    /// Beside the NI, with `-v`.
+    Verbose,
+    /// Among the tunables of the LND.
+    Tunable,
+}
+
+impl FactRow {
+    const fn new(key: &'static str, shown: FactShown) -> Self {
+        Self { key, shown }
+    }
 }
 
 /// The value of a [`FactRow`] of an open NI.
@@ -154,6 +171,8 @@ pub enum NiFact {
     Number(u64),
     /// Words.
     Text(String),
+    /// Counts, numbered from 0 on.
+    Counts(Vec<u64>),
 }
 
 /// Description of an LND.
@@ -302,7 +321,7 @@ pub const LO: LndRow = LndRow {
     default_of: Some(NetType::LO),
     net_defaults: [0; 4],
     options: &[],
-    facts: &[FactRow { key: "no io_uring", is_brief: true }, FactRow { key: "reactor", is_brief: false }],
+    facts: &[FactRow::new("no io_uring", FactShown::Brief), FactRow::new("reactor", FactShown::Tunable)],
     proves_sources: true,
     reaches_itself: true,
     takes_any_get: true,
@@ -336,7 +355,7 @@ pub const TCP: LndRow = LndRow {
     default_of: Some(NetType::TCP),
     net_defaults: KERNEL_NET,
     options: &[NiOption::ConnsPerPeer, NiOption::Tos],
-    facts: &[FactRow { key: "accept port", is_brief: false }],
+    facts: &[FactRow::new("accept port", FactShown::Tunable)],
     proves_sources: false,
     reaches_itself: true,
     takes_any_get: false,
@@ -354,13 +373,15 @@ pub const XDP: LndRow = LndRow {
     net_defaults: [180, 128, 0, 1024],
     options: &[NiOption::Mode, NiOption::Port, NiOption::Queues, NiOption::Checksum, NiOption::ZeroCopy],
     facts: &[
-        FactRow { key: "no rings", is_brief: true },
-        FactRow { key: "alarm", is_brief: true },
-        FactRow { key: "active mode", is_brief: false },
-        FactRow { key: "reason", is_brief: false },
-        FactRow { key: "active queues", is_brief: false },
-        FactRow { key: "mtu", is_brief: false },
-        FactRow { key: "active zero copy", is_brief: false },
+        FactRow::new("no rings", FactShown::Brief),
+        FactRow::new("alarm", FactShown::Brief),
+        FactRow::new("active mode", FactShown::Tunable),
+        FactRow::new("reason", FactShown::Tunable),
+        FactRow::new("active queues", FactShown::Tunable),
+        FactRow::new("mtu", FactShown::Tunable),
+        FactRow::new("active zero copy", FactShown::Tunable),
+        FactRow::new("idle queues", FactShown::Brief),
+        FactRow::new("frames by queue", FactShown::Verbose),
     ],
     proves_sources: true,
     reaches_itself: false,

@@ -69,12 +69,14 @@ pub fn paths(document: &str) -> Vec<(String, String)> {
 }
 
 /// Keys that our side prints, and LNet's own tool does not; `docs/control.md` tells of them.
-const OURS_ALONE: [&str; 14] = [
+const OURS_ALONE: [&str; 16] = [
     "shared NIDs",
     "accept port",
     "Preferred source NIDs",
     "numa distance",
     "fsm state",
+    "idle queues",
+    "frames by queue",
     "max_intf",
     "pushes_taken",
     "pushes_pinged",
@@ -86,16 +88,22 @@ const OURS_ALONE: [&str; 14] = [
     "credits_passed_on",
 ];
 
-/// Whether LNet's own tool prints no such key, or no key at the end of such a path.
+/// Whether LNet's own tool prints no such key, or nothing on such a path.
 #[must_use]
 pub fn is_ours_alone(path: &str) -> bool {
-    path.rsplit('/').next().is_some_and(|key| OURS_ALONE.contains(&key))
+    path.split('/').any(|key| OURS_ALONE.contains(&key))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::panic::catch_unwind;
+
+    #[test]
+    fn what_lies_below_a_key_of_ours_is_ours() {
+        assert!(is_ours_alone("fsm state") && is_ours_alone("net/local NI(s)/frames by queue/0"));
+        assert!(!is_ours_alone("net/local NI(s)/interfaces/0"));
+    }
 
     #[test]
     fn wait_until_returns_when_the_condition_holds_and_panics_when_it_never_does() {

@@ -19,5 +19,5 @@ pub use kind::{
 };
 #[cfg(any(test, feature = "testing"))]
 pub use lnd::played;
-pub use lnd::{RingPort, RingTraffic, SendFault, SocketPort, XdpCounters, XdpDrop, XdpLnd, XdpPort};
+pub use lnd::{RingPort, RingTraffic, SendFault, SocketPort, Tuples, XdpCounters, XdpDrop, XdpLnd, XdpPort};
 pub use lnet_xdp_proto::{XferCounters, XferUsage};

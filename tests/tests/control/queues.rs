@@ -181,3 +181,71 @@ fn queues_share_memory_that_is_too_little_for_them() {
         "{log}"
     );
 }
+
+/// All flows come by one queue of four, as on a card that spreads by addresses alone: the NI says so and the
+/// log once, with the remedy, and no more once the other queues have frames.
+#[test]
+fn queues_that_stay_empty_while_one_is_busy_are_told_once() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    const NETS: [&str; 4] = ["xdp", "xdp1", "xdp2", "xdp3"];
+    let netns = Netns::new(Wiring { queues: 4, ..Wiring::default() });
+    // The queue of a veth that a frame comes by is the one that it was sent by.
+    assert!(channels(netns.a(), "tx 1"));
+    let start = |inside| Daemon::start(Directory::new(), Some(inside), "--shards 4 --spin 0 --memory 400M");
+    let two = Two { a: start(netns.a()), b: start(netns.b()), netns };
+    for (daemon, namespace) in [(&two.a, two.netns.a()), (&two.b, two.netns.b())] {
+        daemon.good("lnet configure");
+        for (net, port) in NETS.iter().zip(988..) {
+            daemon.good(&format!("net add --net {net} --if {} --port {port}", namespace.interface().name));
+        }
+    }
+    let address = two.nids(0)[1].split('@').next().unwrap().to_owned();
+    let load = |net: &str, messages: u32| {
+        let target = load_number(&two.b.good("load start target"));
+        let load = format!("load start initiator --to {address}@{net} --messages {messages} --window 32");
+        let load = load_number(&two.a.good(&load));
+        two.a.good(&format!("load wait {load}"));
+        two.a.good(&format!("load stop {load}"));
+        two.b.good(&format!("load stop {target}"));
+    };
+    let told = "queue 0 has had all of the last";
+    load(NETS[0], 2000);
+    until_shown(&two.b, "net show --net xdp -v", "frames by queue:");
+    wait_until("frames by queue are counted", PATIENCE, || {
+        let [first, others @ ..] = by_queue(&two.b);
+        assert_eq!(others, [0; 3]);
+        first > 2000
+    });
+    assert!(!two.b.good("net show").contains("idle queues"), "one flow has one queue");
+    wait_until("the queues that stay empty are told", 3 * PATIENCE, || {
+        NETS.iter().for_each(|net| load(net, 200));
+        two.b.good("net show").contains(told)
+    });
+    let remedy = format!("ethtool -N {} rx-flow-hash udp4 sdfn", two.netns.b().interface().name);
+    until_shown(&two.b, "net show --net xdp3", &remedy);
+    two.b.good("frames check");
+    // What is shown can be read again.
+    assert_eq!(two.b.good_with("import --dry-run", &two.b.good("net show -v")), "");
+    assert!(channels(two.netns.a(), "tx 4"));
+    wait_until("the other queues have frames", 2 * PATIENCE, || {
+        load(NETS[0], 1000);
+        !two.b.good("net show").contains("idle queues")
+    });
+    assert!(by_queue(&two.b).iter().all(|frames| *frames > 0));
+    let log = two.b.stop();
+    assert_eq!(log.lines().filter(|line| line.contains("WARN") && line.contains(told)).count(), 1, "{log}");
+}
+
+/// Frames by queue, as the first NI of a node shows them.
+fn by_queue(daemon: &Daemon) -> [u64; 4] {
+    let shown = daemon.good("net show --net xdp -v");
+    let (_, counts) = shown.split_once("frames by queue:\n").unwrap_or_else(|| panic!("{shown}"));
+    let mut lines = counts.lines();
+    [0, 1, 2, 3].map(|queue| {
+        let (number, count) = lines.next().and_then(|line| line.trim().split_once(": ")).unwrap();
+        assert_eq!(number.parse(), Ok(queue), "{shown}");
+        count.parse().unwrap()
+    })
+}

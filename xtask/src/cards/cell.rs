@@ -7,10 +7,15 @@ use anyhow::{Context, Result, ensure};
 use super::image::Kernel;
 use super::machine::{Lans, Machine, Qemu};
 use super::outcomes::Seen;
-use super::table::{Boot, Cell};
+use super::table::{Boot, Cell, SPREAD};
 
 /// Messages of the load, half of them Puts, half Gets.
 const MESSAGES: u32 = 400;
+/// Messages of a load by one of several nets.
+const NET_MESSAGES: u32 = 64;
+/// UDP ports of nets on one interface, which differ in many bits: with the source ports of four lanes they
+/// are flows enough that a card's hash leaves no queue out but once in some hundreds of times.
+const PORTS: [u16; 8] = [988, 1731, 2846, 4393, 8211, 16_900, 33_000, 20_477];
 
 /// Result of a cell.
 pub(super) struct Ran {
@@ -54,11 +59,18 @@ impl Pair {
     }
 
     fn steps(&mut self, cell: Cell) -> Result<Option<String>> {
-        let Cell { boot, mtu_bytes, device, mode } = cell;
+        let Cell { boot, mtu_bytes, device, mode, with } = cell;
         let on_both = |machines: &mut [Machine; 2], command: String| {
             both(machines, |machine| machine.run(&command).map(drop))
         };
         on_both(&mut self.machines, format!("cell device {device} {mtu_bytes}"))?;
+        if let Some(harm) = cell.harm() {
+            on_both(&mut self.machines, format!("cell harm {harm}"))?;
+        }
+        if with == SPREAD && boot.nic == "igb" {
+            // By itself it spreads UDP by addresses alone.
+            on_both(&mut self.machines, "ethtool -N eth0 rx-flow-hash udp4 sdfn".to_owned())?;
+        }
         on_both(&mut self.machines, format!("cell start {}", boot.cpus))?;
         let (net, mode) = match mode {
             "tcp" => ("tcp", ""),
@@ -67,8 +79,40 @@ impl Pair {
         };
         match on_both(&mut self.machines, format!("cell add {net} {mode}")) {
             Err(refusal) if cell.lacks_native() => Ok(Some(format!("{refusal:#}"))),
-            added => added.context("net add").and_then(|()| self.exchange(cell)).map(|()| None),
+            added => {
+                added.context("net add")?;
+                self.exchange(cell)?;
+                if with == SPREAD {
+                    self.spread(boot.cpus)?;
+                }
+                if cell.harm().is_some() {
+                    for machine in &mut self.machines {
+                        check_harmed(&machine.run("cell harmed")?)?;
+                    }
+                }
+                Ok(None)
+            }
         }
+    }
+
+    /// Sends loads both ways by nets with ports of their own, and checks that each of so many queues has
+    /// received frames.
+    fn spread(&mut self, queues: u8) -> Result<()> {
+        for (net, port) in PORTS.iter().enumerate().skip(1) {
+            both(&mut self.machines, |machine| {
+                machine.run(&format!("cell add xdp{net} '' {port}")).map(drop)
+            })
+            .context("net add")?;
+            for (from, to) in [(0, 1), (1, 0)] {
+                self.machines[to].run("cell target").context("load")?;
+                let load = format!("cell load 10.97.0.{}@xdp{net} {NET_MESSAGES}", to + 1);
+                self.machines[from].run(&load).context("load")?;
+            }
+        }
+        for machine in &mut self.machines {
+            check_spread(&machine.run("cell queues")?, queues.into())?;
+        }
+        Ok(())
     }
 
     fn exchange(&mut self, cell: Cell) -> Result<()> {
@@ -103,6 +147,31 @@ impl Pair {
         }
         Ok((seen, frames))
     }
+}
+
+/// Checks that a load went through netem, by what `tc` tells.
+fn check_harmed(shown: &str) -> Result<()> {
+    let words = shown.split_whitespace();
+    let sent = words.clone().zip(words.skip(1)).find(|(_, unit)| *unit == "pkt");
+    let packets = sent.and_then(|(count, _)| count.parse::<u32>().ok());
+    let is_netem = shown.contains("qdisc netem");
+    ensure!(
+        is_netem && packets.is_some_and(|packets| packets >= MESSAGES),
+        "the load did not go through netem: {}",
+        shown.trim()
+    );
+    Ok(())
+}
+
+/// Checks that each of so many queues has received frames, by what `net show` tells.
+fn check_spread(shown: &str, queues: usize) -> Result<()> {
+    let counts = shown.lines().filter_map(|line| line.split_once(": "));
+    let counts: Vec<u64> = counts.filter_map(|(_, count)| count.trim().parse().ok()).collect();
+    ensure!(
+        counts.len() == queues && counts.iter().all(|count| *count > 0),
+        "frames by {queues} queues are expected, not {counts:?}"
+    );
+    Ok(())
 }
 
 /// Does something on both machines at once.
@@ -164,6 +233,27 @@ pub(super) fn check_native(seen: &Seen) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_load_is_harmed_where_netem_has_sent_its_packets() {
+        let shown = |packets: u32| {
+            format!(
+                "qdisc netem 8001: root refcnt 5 limit 1000 loss 1%\n Sent 52166 bytes {packets} pkt (dropped 4, overlimits 0)\n"
+            )
+        };
+        check_harmed(&shown(MESSAGES)).unwrap();
+        assert!(check_harmed(&shown(MESSAGES - 1)).unwrap_err().to_string().contains("399 pkt"));
+        check_harmed(&shown(9000).replace("netem", "mq")).unwrap_err();
+    }
+
+    #[test]
+    fn a_load_is_spread_where_each_queue_has_frames() {
+        check_spread("  0: 4\n  1: 70\n", 2).unwrap();
+        for (shown, queues) in [("0: 4\n1: 0\n", 2), ("0: 4\n", 2), ("", 0)] {
+            assert_eq!(check_spread(shown, queues).is_err(), queues != 0, "{shown}");
+        }
+        assert!(check_spread("0: 4\n1: 0\n", 2).unwrap_err().to_string().contains("not [4, 0]"));
+    }
 
     #[test]
     fn the_state_of_both_machines_is_added_up() {

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -13,7 +14,7 @@ use super::archive::Archive;
 use super::packages::{Cache, Suites};
 
 /// Modules of cells, with those that they need: NICs, what lies on them, what shows sockets of rings.
-const MODULES: [&str; 20] = [
+const MODULES: [&str; 26] = [
     "virtio_pci",
     "virtio_net",
     "igb",
@@ -28,6 +29,12 @@ const MODULES: [&str; 20] = [
     "macvlan",
     "vxlan",
     "ipip",
+    "team",
+    "team_mode_activebackup",
+    "tun",
+    "wireguard",
+    "veth",
+    "sch_netem",
     "af_packet",
     "af_packet_diag",
     "xsk_diag",
@@ -37,10 +44,26 @@ const MODULES: [&str; 20] = [
 ];
 /// Programs of this machine that cells use. The shell is none of busybox's, which would take its own `ip` for
 /// any `ip`.
-const PROGRAMS: [(&str, &str); 4] =
-    [("sh", "bin/sh"), ("ip", "sbin/ip"), ("ss", "sbin/ss"), ("ethtool", "sbin/ethtool")];
+const PROGRAMS: [(&str, &str); 5] =
+    [("sh", "bin/sh"), ("ip", "sbin/ip"), ("tc", "sbin/tc"), ("ss", "sbin/ss"), ("ethtool", "sbin/ethtool")];
+/// Programs that devices upon a NIC want, of packages that are unpacked and not installed.
+const TOOLS: [&str; 3] = ["usr/bin/socat", "usr/bin/wg", "usr/bin/teamnl"];
+/// Packages of [`TOOLS`], and of libraries that are hardly installed.
+const TOOL_PACKAGES: [&str; 9] = [
+    "socat",
+    "libwrap0",
+    "wireguard-tools",
+    "libteam-utils",
+    "libteam5",
+    "libnl-3-200",
+    "libnl-genl-3-200",
+    "libnl-cli-3-200",
+    "libnl-route-3-200",
+];
+/// Where those packages have libraries.
+const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
 /// Applets of busybox that hide none of [`PROGRAMS`], and are programs of their own.
-const NO_APPLETS: [&str; 6] = ["busybox", "sh", "ash", "ip", "ss", "init"];
+const NO_APPLETS: [&str; 7] = ["busybox", "sh", "ash", "ip", "tc", "ss", "init"];
 
 /// A kernel that machines boot.
 pub(super) struct Kernel {
@@ -79,8 +102,9 @@ impl Kernel {
         let release = release.file_name().to_string_lossy().into_owned();
         let places = [root.join(format!("boot/vmlinuz-{release}")), modules.join(&release).join("vmlinuz")];
         let image = places.into_iter().find(|path| path.exists()).context("a kernel without an image")?;
-        let archive = cache.path(&format!("modules-{label}.cpio"));
+        let archive = cache.path(&format!("modules-{label}.{:x}.cpio", hash_of_modules()));
         if !archive.exists() {
+            cache.remove(&format!("modules-{label}."))?;
             let stage = cache.path(&format!("stage-{}", std::process::id()));
             let made = pack_modules(&root, &release, &stage);
             let removed = fs::remove_dir_all(&stage);
@@ -89,6 +113,13 @@ impl Kernel {
         }
         Ok(Self { image, modules: archive, release })
     }
+}
+
+/// Number that is another one once cells use other modules.
+fn hash_of_modules() -> u64 {
+    let mut hasher = DefaultHasher::new();
+    MODULES.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// Writes a file at once: another run may read it meanwhile.
@@ -152,11 +183,12 @@ fn wanted<'a>(dependencies: &'a str, names: &[&str]) -> BTreeSet<&'a str> {
     lines.flat_map(|(path, needs)| [path].into_iter().chain(needs.split_whitespace())).collect()
 }
 
-/// The root file system with the daemon and its tool.
+/// The root file system with the daemon and its tool; with the tools that devices upon a NIC want, if cells
+/// have any.
 ///
 /// # Errors
 /// Names the program that is missing.
-pub(super) fn root_file_system(cache: &Cache, programs: &[PathBuf]) -> Result<Vec<u8>> {
+pub(super) fn root_file_system(cache: &Cache, programs: &[PathBuf], has_devices: bool) -> Result<Vec<u8>> {
     let mut archive = Archive::default();
     for directory in ["bin", "sbin", "dev", "etc", "proc", "sys", "run", "tmp", "root", "usr/bin"] {
         archive.directory(directory);
@@ -169,7 +201,7 @@ pub(super) fn root_file_system(cache: &Cache, programs: &[PathBuf]) -> Result<Ve
         }
     }
     archive.link("sbin/modprobe", "/bin/busybox");
-    let mut libraries = BTreeSet::new();
+    let (mut libraries, mut further) = (BTreeSet::new(), Vec::new());
     for (name, path) in PROGRAMS {
         let program = find(name).with_context(|| format!("missing for virtual machines: {name}"))?;
         archive.copy(path, &program)?;
@@ -183,6 +215,26 @@ pub(super) fn root_file_system(cache: &Cache, programs: &[PathBuf]) -> Result<Ve
         fs::remove_file(&stripped)?;
         copied?;
         libraries.extend(libraries_of(program)?);
+    }
+    if has_devices {
+        let unpacked = cache.unpacked("tools", Suites::Stable, &TOOL_PACKAGES)?;
+        for path in TOOLS {
+            let program = unpacked.join(path);
+            archive.copy(path, &program)?;
+            let search = std::env::join_paths(LIBRARIES.map(|directory| unpacked.join(directory)))?;
+            let answer = output_of(Command::new("ldd").env("LD_LIBRARY_PATH", search).arg(&program))?;
+            for library in libraries_in(&answer) {
+                match Path::new(&library).strip_prefix(&unpacked) {
+                    Ok(own) => further.push((own.to_string_lossy().into_owned(), library.clone())),
+                    Err(_) => drop(libraries.insert(library)),
+                }
+            }
+        }
+    }
+    further.sort();
+    further.dedup();
+    for (own, library) in &further {
+        archive.copy(own, Path::new(library))?;
     }
     for library in libraries {
         archive.copy(library.trim_start_matches('/'), Path::new(&library))?;
@@ -202,10 +254,14 @@ fn find(name: &str) -> Option<PathBuf> {
 
 /// The libraries of a program, and its loader.
 fn libraries_of(program: &Path) -> Result<Vec<String>> {
-    let answer = output("ldd", [program])?;
+    Ok(libraries_in(&output("ldd", [program])?))
+}
+
+/// The libraries, and the loader, that `ldd` tells.
+fn libraries_in(answer: &str) -> Vec<String> {
     let paths = answer.lines().map(|line| line.split_once("=>").map_or(line, |(_, path)| path));
     let paths = paths.filter_map(|path| path.split_whitespace().next());
-    Ok(paths.filter(|path| path.starts_with('/')).map(str::to_owned).collect())
+    paths.filter(|path| path.starts_with('/')).map(str::to_owned).collect()
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! `cargo xtask cards`: two daemons on other kernels and real drivers of NICs, in virtual machines.
 //!
-//! - A cell is a kernel, a NIC, its queues, CPUs, an MTU, a device upon the NIC, and a mode: both nodes ping
-//!   each other, a load is verified byte by byte, all frames are accounted for.
+//! - A cell is a kernel, a NIC, its queues, CPUs, an MTU, a device upon the NIC, and a mode, and for some a
+//!   harm to the wire or a load by all queues: both nodes ping each other, a load is verified byte by byte,
+//!   all frames are accounted for.
 //! - Kernels and a newer QEMU come from Debian's packages into a cache; none is installed.
 //! - Cells of one boot share the machines. A cell that failed leaves none: the next one boots anew.
 //! - An outcome is written when its cell has ended; a later run leaves out what has one.
@@ -77,7 +78,7 @@ pub(crate) fn cards(root: &Path, options: &Options) -> Result<()> {
     privilege::require("cards", &privilege::NETNS_NODES)?;
     setup::ensure_machine_tools()?;
     let programs = programs(root)?;
-    let mut lab = Lab::open(root, cache, &programs)?;
+    let mut lab = Lab::open(root, cache, &programs, true)?;
     lab.qemu = Qemu::newer(&lab.cache)?;
     let is_due = |cell: &&Cell| options.again || outcomes.of(&cell.to_string()).is_none();
     let due: Vec<_> = chosen.iter().filter(is_due).copied().collect();
@@ -102,7 +103,7 @@ pub(crate) fn cards(root: &Path, options: &Options) -> Result<()> {
 /// Names what is missing, or says what failed.
 pub(crate) fn short(root: &Path, programs: &[PathBuf]) -> Result<String> {
     setup::ensure_machine_tools()?;
-    let mut lab = Lab::open(root, Cache::open()?, programs)?;
+    let mut lab = Lab::open(root, Cache::open()?, programs, false)?;
     let outcome = lab.run(table::short())?;
     if let Some(failure) = outcome.failure {
         anyhow::bail!("{}: {failure}", outcome.cell);
@@ -118,7 +119,7 @@ pub(crate) fn short(root: &Path, programs: &[PathBuf]) -> Result<String> {
 pub(crate) fn fetch() -> Result<()> {
     setup::ensure_machine_tools()?;
     let cache = Cache::open()?;
-    image::root_file_system(&cache, &[])?;
+    image::root_file_system(&cache, &[], false)?;
     Kernel::prepare(&cache, table::SMALL).map(drop)
 }
 
@@ -161,10 +162,10 @@ struct Up {
 }
 
 impl Lab {
-    fn open(root: &Path, cache: Cache, programs: &[PathBuf]) -> Result<Self> {
+    fn open(root: &Path, cache: Cache, programs: &[PathBuf], has_devices: bool) -> Result<Self> {
         netns::remove_stale()?;
         machine::remove_stale()?;
-        let root_file_system = image::root_file_system(&cache, programs)?;
+        let root_file_system = image::root_file_system(&cache, programs, has_devices)?;
         let mut git = std::process::Command::new("git");
         let commit = output_of(git.args(["describe", "--always", "--dirty"]).current_dir(root));
         let commit = commit.map_or_else(|_| "unknown".to_owned(), |commit| commit.trim().to_owned());

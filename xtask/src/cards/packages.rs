@@ -70,6 +70,19 @@ impl Cache {
         self.directory.join(name)
     }
 
+    /// Removes the files whose names begin so.
+    ///
+    /// # Errors
+    /// When one cannot be removed.
+    pub(super) fn remove(&self, beginning: &str) -> Result<()> {
+        for entry in fs::read_dir(&self.directory)?.flatten() {
+            if entry.file_name().to_string_lossy().starts_with(beginning) {
+                fs::remove_file(entry.path()).with_context(|| entry.path().display().to_string())?;
+            }
+        }
+        Ok(())
+    }
+
     /// The directory into which the newest packages of these names are unpacked, one package for each
     /// pattern of a name (grep's extended regular expressions).
     ///

@@ -58,7 +58,8 @@ pub(super) fn report(cells: &[Cell], outcomes: &Outcomes) -> String {
             let of_row = of_kernel.iter().filter(|(cell, _)| Cell { mode: "", ..*cell } == row);
             let of_row: Vec<_> = of_row.collect();
             let queues = of_row.iter().map(|(_, outcome)| outcome.seen.queues).max().unwrap_or_default();
-            let Cell { boot, mtu_bytes, device, .. } = row;
+            let Cell { boot, mtu_bytes, device, with, .. } = row;
+            let device = if with.is_empty() { device.to_owned() } else { format!("{device}, {with}") };
             let _ = write!(text, "| {} | {queues} | {} | {mtu_bytes} | {device} |", boot.nic, boot.cpus);
             for mode in MODES {
                 let outcome = of_row.iter().find(|(cell, _)| cell.mode == mode).map(|(_, outcome)| *outcome);

@@ -22,8 +22,37 @@ const NICS: [(&str, u16); 7] = [
 /// Virtio with `net_failover` before it.
 const FAILOVER: &str = "virtio-failover";
 /// Where the net lies: the NIC itself, or a device upon it.
-const DEVICES: [&str; 9] =
-    ["plain", "vlan", "bridge", "active-backup", "balance-xor", "802.3ad", "macvlan", "vxlan", "ipip"];
+const DEVICES: [&str; 12] = [
+    "plain",
+    "vlan",
+    "bridge",
+    "active-backup",
+    "balance-xor",
+    "802.3ad",
+    "team",
+    "macvlan",
+    "vxlan",
+    "ipip",
+    "tun",
+    "wireguard",
+];
+/// Devices without Ethernet, which rings need.
+const WITHOUT_ETHERNET: [&str; 3] = ["ipip", "tun", "wireguard"];
+/// The device of cells with a bad wire: a veth in a bridge with the NIC. Rings pass a NIC's queueing
+/// discipline by, and what a bridge sends goes through it.
+const BEHIND_BRIDGE: &str = "veth";
+/// Cells that are to have a load by each queue of the NIC.
+pub(super) const SPREAD: &str = "spread";
+/// Harms that netem does to what a NIC sends, with its words for them.
+const HARMS: [(&str, &str); 5] = [
+    ("loss", "loss 1%"),
+    ("delay", "delay 20ms"),
+    ("reorder", "delay 10ms reorder 25% 50%"),
+    ("duplicate", "duplicate 1%"),
+    ("corrupt", "corrupt 0.5%"),
+];
+/// Modes of cells with a bad wire: over rings and over sockets.
+const HARMED_MODES: [&str; 2] = ["auto", "socket"];
 /// Modes of the `xdp` LND, and the `tcp` LND.
 pub(super) const MODES: [&str; 5] = ["auto", "native", "generic", "socket", "tcp"];
 /// The MTU of Ethernet.
@@ -53,6 +82,8 @@ pub(super) struct Cell {
     pub(super) device: &'static str,
     /// How messages travel.
     pub(super) mode: &'static str,
+    /// Further part: [`SPREAD`], a harm, or empty.
+    pub(super) with: &'static str,
 }
 
 impl fmt::Display for Boot {
@@ -65,8 +96,9 @@ impl fmt::Display for Boot {
 /// The cell's name: its parts with slashes between them.
 impl fmt::Display for Cell {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { boot, mtu_bytes, device, mode } = self;
-        write!(formatter, "{boot}/{mtu_bytes}/{device}/{mode}")
+        let Self { boot, mtu_bytes, device, mode, with } = self;
+        write!(formatter, "{boot}/{mtu_bytes}/{device}/{mode}")?;
+        if with.is_empty() { Ok(()) } else { write!(formatter, "/{with}") }
     }
 }
 
@@ -75,11 +107,16 @@ impl Cell {
     /// `ndo_bpf` is absent in e1000, e1000e, 8139cp and 8139too, in vmxnet3 before Linux 6.6, and in the
     /// devices upon a NIC, but for bonds, on which native rings would be deaf.
     pub(super) fn lacks_native(&self) -> bool {
-        let device_lacks = self.device != "plain";
+        let device_lacks = !matches!(self.device, "plain" | BEHIND_BRIDGE);
         let old = self.boot.kernel == "6.1";
         let nic_lacks =
             matches!(self.boot.nic, "e1000" | "e1000e" | "rtl8139") || old && self.boot.nic == "vmxnet3";
         self.mode == "native" && (device_lacks || nic_lacks)
+    }
+
+    /// Words for netem, where the wire is bad.
+    pub(super) fn harm(&self) -> Option<&'static str> {
+        HARMS.iter().find(|(name, _)| *name == self.with).map(|(_, words)| *words)
     }
 }
 
@@ -104,26 +141,32 @@ const fn has_queues(nic: &str) -> bool {
 /// The cell of `cargo xtask test`.
 pub(super) const fn short() -> Cell {
     let boot = Boot { kernel: SMALL, nic: "virtio", queues: 4, cpus: 2 };
-    Cell { boot, mtu_bytes: MTU_BYTES, device: "plain", mode: "auto" }
+    Cell { boot, mtu_bytes: MTU_BYTES, device: "plain", mode: "auto", with: "" }
 }
 
 /// All cells, those of one boot together: each kernel and NIC with each mode, and in mode `auto` with other
 /// numbers of queues and CPUs and with a large MTU; each device with each mode, over virtio and the middle
-/// kernel, and over igb in mode `auto`.
+/// kernel, and over igb in mode `auto`; each harm over rings and over sockets; loads by all of four queues.
 pub(super) fn cells() -> Vec<Cell> {
     let mut cells = vec![short()];
     for kernel in KERNELS {
         for (nic, mtu_max_bytes) in NICS {
             let boot = Boot::usual(kernel, nic);
-            let plain = Cell { boot, mtu_bytes: MTU_BYTES, device: "plain", mode: "auto" };
+            let plain = Cell { boot, mtu_bytes: MTU_BYTES, device: "plain", mode: "auto", with: "" };
             cells.extend(MODES.map(|mode| Cell { mode, ..plain }));
             cells.push(Cell { mtu_bytes: mtu_max_bytes, ..plain });
             if kernel == "6.12" && matches!(nic, "virtio" | "igb") {
                 let modes: &[_] = if nic == "virtio" { &MODES } else { &["auto"] };
                 let each = |device| modes.iter().map(move |&mode| Cell { device, mode, ..plain });
-                // A tunnel of IP has no Ethernet, which rings need.
-                let fits = |cell: &Cell| cell.device != "ipip" || !matches!(cell.mode, "native" | "generic");
+                let fits = |cell: &Cell| {
+                    !WITHOUT_ETHERNET.contains(&cell.device) || !matches!(cell.mode, "native" | "generic")
+                };
                 cells.extend(DEVICES[1..].iter().copied().flat_map(each).filter(fits));
+            }
+            if nic == "virtio" {
+                let behind = Cell { device: BEHIND_BRIDGE, ..plain };
+                let harms = HARMS.iter().map(|(with, _)| Cell { with, ..behind });
+                cells.extend(harms.flat_map(|cell| HARMED_MODES.map(|mode| Cell { mode, ..cell })));
             }
             let others: &[(u8, u8)] = match nic {
                 "virtio" => &[(1, 1), (4, 4)],
@@ -132,8 +175,13 @@ pub(super) fn cells() -> Vec<Cell> {
                 "igb" | "vmxnet3" => &[(1, 1), (1, 4)],
                 _ => &[],
             };
-            let others = others.iter().map(|&(queues, cpus)| Boot { queues, cpus, ..boot });
-            cells.extend(others.map(|boot| Cell { boot, ..plain }));
+            for &(queues, cpus) in others {
+                let cell = Cell { boot: Boot { queues, cpus, ..boot }, ..plain };
+                cells.push(cell);
+                if cpus == 4 && matches!(nic, "virtio" | "igb") {
+                    cells.push(Cell { with: SPREAD, ..cell });
+                }
+            }
             if kernel == "6.12" && nic == "virtio" {
                 cells.push(Cell { boot: Boot::usual(kernel, FAILOVER), ..plain });
             }
@@ -187,7 +235,7 @@ mod tests {
     #[test]
     fn the_table_has_each_pair_that_it_promises_and_no_cell_twice() {
         let cells = cells();
-        assert!((80..=200).contains(&cells.len()), "{}", cells.len());
+        assert!((80..=260).contains(&cells.len()), "{}", cells.len());
         let names: BTreeSet<_> = cells.iter().map(Cell::to_string).collect();
         assert_eq!(names.len(), cells.len());
         for kernel in KERNELS {
@@ -202,7 +250,21 @@ mod tests {
         for device in DEVICES {
             let modes: Vec<_> =
                 cells.iter().filter(|cell| cell.device == device).map(|cell| cell.mode).collect();
-            assert!(device == "ipip" || MODES.iter().all(|mode| modes.contains(mode)), "{device}: {modes:?}");
+            let lacks_ethernet = WITHOUT_ETHERNET.contains(&device);
+            for mode in MODES {
+                let is_possible = !lacks_ethernet || !matches!(mode, "native" | "generic");
+                assert!(modes.contains(&mode) || !is_possible, "{device}: {modes:?}");
+            }
+        }
+        for kernel in KERNELS {
+            let of = |with: &str, mode: &str| {
+                let mut of_kernel = cells.iter().filter(|cell| cell.boot.kernel == kernel);
+                of_kernel.any(|cell| cell.with == with && cell.mode == mode)
+            };
+            assert!(of(SPREAD, "auto"), "{kernel}");
+            for (harm, _) in HARMS {
+                assert!(HARMED_MODES.iter().all(|mode| of(harm, mode)), "{kernel} {harm}");
+            }
         }
     }
 
@@ -226,6 +288,10 @@ mod tests {
         assert_eq!(only(&all, &[]).unwrap(), all);
         let e1000 = only(&all, &words("e1000 6.12")).unwrap();
         assert!(e1000.iter().all(|cell| cell.boot.nic == "e1000" && cell.boot.kernel == "6.12"));
+        let loss = only(&all, &words("sid loss socket")).unwrap();
+        let [loss] = loss[..] else { panic!("{loss:?}") };
+        assert_eq!(loss.to_string(), "sid/virtio/4q/2c/1500/veth/socket/loss");
+        assert_eq!(loss.harm(), Some("loss 1%"));
         let one = only(&all, &words("6.12 virtio vlan tcp")).unwrap();
         assert_eq!(one.iter().map(Cell::to_string).collect::<Vec<_>>(), ["6.12/virtio/4q/2c/1500/vlan/tcp"]);
         let error = only(&all, &words("igb 5.4")).unwrap_err().to_string();

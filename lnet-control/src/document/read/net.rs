@@ -1,6 +1,6 @@
 //! The block `net`.
 
-use lnet_model::lnd::{LNDS, NiOption, OptionError, OptionValues};
+use lnet_model::lnd::{FactShown, LNDS, NiOption, OptionError, OptionValues};
 use lnet_model::ni::{NiName, NiOptions, NiSpec};
 use lnet_model::pattern::{self, InterfaceName};
 use lnet_model::request::Change;
@@ -37,9 +37,9 @@ const FOREIGN_TUNABLES: [&str; 12] = [
 ];
 
 /// Keys of what LNDs tell of open NIs: beside the NI, or among the tunables.
-fn facts(is_brief: bool) -> Vec<&'static str> {
+fn facts(is_tunable: bool) -> Vec<&'static str> {
     let rows = LNDS.iter().flat_map(|lnd| lnd.facts);
-    rows.filter(|row| row.is_brief == is_brief).map(|row| row.key).collect()
+    rows.filter(|row| (row.shown == FactShown::Tunable) == is_tunable).map(|row| row.key).collect()
 }
 
 /// What a net's item says of NIs: one, or several alike.
@@ -53,7 +53,7 @@ struct Group {
 
 impl Reader {
     pub(super) fn net(&mut self, position: Position, entries: &[MapEntry]) {
-        let known = [SHARED_KEYS.as_slice(), &NET_KEYS, &NI_KEYS, &facts(true)].concat();
+        let known = [SHARED_KEYS.as_slice(), &NET_KEYS, &NI_KEYS, &facts(false)].concat();
         self.known_or_telling(entries, "net", &known);
         for key in ["intf", "pattern"] {
             if let Some(value) = get(entries, key) {
@@ -124,7 +124,7 @@ impl Reader {
             groups.push(self.group(value.position, entries, shared, said));
         }
         if let Some(value) = get(entries, "local NI(s)") {
-            let known = [SHARED_KEYS.as_slice(), &NI_KEYS, &facts(true)].concat();
+            let known = [SHARED_KEYS.as_slice(), &NI_KEYS, &facts(false)].concat();
             for (item, entries) in self.maps(value, "local NI(s)") {
                 self.known_or_telling(entries, "local NI(s)", &known);
                 let options = self.options(entries, net, shared);
@@ -224,7 +224,7 @@ impl Reader {
         };
         let of_lnd: Vec<_> = NiOption::ALL.into_iter().filter(|option| !option.is_of_net()).collect();
         let names = of_lnd.iter().map(|option| option.name());
-        let known: Vec<_> = names.chain([TIMEOUT_KEY]).chain(facts(false)).chain(FOREIGN_TUNABLES).collect();
+        let known: Vec<_> = names.chain([TIMEOUT_KEY]).chain(facts(true)).chain(FOREIGN_TUNABLES).collect();
         self.known_keys(entries, "lnd tunables", &known);
         for MapEntry { position, key, .. } in entries {
             if FOREIGN_TUNABLES.contains(&key.as_str()) {

@@ -1,6 +1,6 @@
 //! The block `net`.
 
-use lnet_model::lnd::{NiOption, OptionRow};
+use lnet_model::lnd::{FactShown, NiFact, NiOption, OptionRow};
 use lnet_model::ni::Lnd;
 use lnet_model::pattern::cpts_text;
 use lnet_model::records::{NetRecord, NiRecord};
@@ -39,10 +39,11 @@ fn local_ni(ni: &NiRecord, detail: Detail) -> Map {
         put(&mut map, "interfaces", one("0", interface.as_str()));
     }
     if !backup {
-        put_facts(&mut map, ni, true);
+        put_facts(&mut map, ni, FactShown::Brief);
     }
     if detail.shows(1) {
         put(&mut map, "statistics", statistics_of(&ni.traffic));
+        put_facts(&mut map, ni, FactShown::Verbose);
     }
     if detail.shows(4) {
         put(&mut map, "udsp info", udsp_info(&ni.udsp));
@@ -94,18 +95,24 @@ fn lnd_tunables(ni: &NiRecord, backup: bool) -> Map {
         put(&mut map, row.option.name(), shown(row, value));
     }
     if !backup {
-        put_facts(&mut map, ni, false);
+        put_facts(&mut map, ni, FactShown::Tunable);
     }
     map
 }
 
-/// Adds what the LND tells of an NI: what is shown beside it, or among the tunables of the LND.
-fn put_facts(map: &mut Map, ni: &NiRecord, is_brief: bool) {
+/// Adds what the LND tells of an NI and a part of the document shows.
+fn put_facts(map: &mut Map, ni: &NiRecord, shown: FactShown) {
     let lnd = ni.options.lnd_on(ni.nid.net(), ni.interface.as_deref().unwrap_or_default());
     let rows = lnd.map_or([].as_slice(), |lnd| lnd.facts);
-    for (row, fact) in rows.iter().zip(&ni.facts).filter(|(row, _)| row.is_brief == is_brief) {
-        if let Some(fact) = fact {
-            put(map, row.key, json!(fact));
+    for (row, fact) in rows.iter().zip(&ni.facts).filter(|(row, _)| row.shown == shown) {
+        match fact {
+            Some(NiFact::Counts(counts)) => {
+                let numbered = counts.iter().enumerate();
+                let numbered = numbered.map(|(number, count)| (number.to_string(), Value::from(*count)));
+                put(map, row.key, numbered.collect::<Map>());
+            }
+            Some(fact) => put(map, row.key, json!(fact)),
+            None => {}
         }
     }
 }

@@ -142,9 +142,7 @@ impl Core {
         };
         let mut sums = BTreeMap::<u32, RingTraffic>::new();
         for (interface_index, traffic) in self.ask(traffic).await?.into_iter().flatten() {
-            let sum = sums.entry(interface_index).or_default();
-            sum.arrived += traffic.arrived;
-            sum.sendings += traffic.sendings;
+            sums.entry(interface_index).or_default().add(traffic);
         }
         if let Err(error) = self.view.watch_frames(&sums, &packets) {
             warn!(%error, "frames that arrive nowhere are not noticed");

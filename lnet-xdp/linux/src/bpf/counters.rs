@@ -41,6 +41,15 @@ pub struct ReasonCount {
     pub frames: u64,
 }
 
+/// Frames of an interface in short.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Outline {
+    /// Frames that found no socket.
+    pub(crate) no_socket: u64,
+    /// Frames that were redirected, by receive queue.
+    pub(crate) steered: Vec<u64>,
+}
+
 impl Counters {
     /// Frames redirected, to all slots.
     #[must_use]
@@ -71,20 +80,22 @@ impl Counters {
         Reason::ALL.map(|reason| (reason, self.frames(reason)))
     }
 
-    /// Frames that found no socket, and frames that were redirected, of so many queues and shards: a few
-    /// reads, where [`Counters`] takes thousands.
+    /// Outline of what was counted for so many queues and shards: a few reads, where [`Counters`] takes
+    /// thousands.
     pub(super) fn outline(
         slots: &PerCpuArray<MapData, u64>,
         reasons: &PerCpuArray<MapData, u64>,
         (queues, shards): (u32, u32),
-    ) -> Result<[u64; 2], BpfError> {
-        let mut outline = [0; 2];
+    ) -> Result<Outline, BpfError> {
+        let mut outline = Outline::default();
         for queue in 0..queues.min(QUEUES_MAX) {
             let no_socket = queue * REASONS_PER_QUEUE + Reason::NoSocket as u32;
-            outline[0] += sum("REASON_FRAMES", reasons, no_socket)?;
+            outline.no_socket += sum("REASON_FRAMES", reasons, no_socket)?;
+            let mut steered = 0;
             for shard in 0..shards {
-                outline[1] += sum("SLOT_FRAMES", slots, queue * SHARDS_MAX + shard)?;
+                steered += sum("SLOT_FRAMES", slots, queue * SHARDS_MAX + shard)?;
             }
+            outline.steered.push(steered);
         }
         Ok(outline)
     }

@@ -21,6 +21,7 @@ mod log;
 mod program;
 mod run;
 
+pub(crate) use counters::Outline;
 pub use counters::{Counters, ReasonCount, SlotCount};
 pub use error::BpfError;
 pub use faults::Faults;

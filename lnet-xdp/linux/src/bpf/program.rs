@@ -19,7 +19,7 @@ use rustix::io::Errno;
 use rustix::thread::CapabilitySet;
 
 use super::Object;
-use super::counters::Counters;
+use super::counters::{Counters, Outline};
 use super::error::{BpfError, chain, errno_of};
 use super::faults::{FAULTS, Faults};
 use super::log::LogPump;
@@ -424,11 +424,11 @@ impl XdpProgram {
         Counters::read(&self.slot_frames, &self.reason_frames)
     }
 
-    /// Frames that found no socket, and frames that were redirected, by the first so many queues and shards.
+    /// Outline of the frames of the first so many queues and shards.
     ///
     /// # Errors
     /// [`BpfError::Map`].
-    pub(crate) fn outline(&self, queues: u32, shards: u32) -> Result<[u64; 2], BpfError> {
+    pub(crate) fn outline(&self, queues: u32, shards: u32) -> Result<Outline, BpfError> {
         Counters::outline(&self.slot_frames, &self.reason_frames, (queues, shards))
     }
 

@@ -1,10 +1,14 @@
 //! Queues of an interface with rings: what its NIs tell of them, and the alarms.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::{Arc, PoisonError};
 
 use lnet_io::locks::Mutex;
 use lnet_io::netlink::LinkPackets;
+
+use super::spread::Spread;
+use crate::lnd::{RingTraffic, Tuples};
 
 /// Queues of an interface with rings. The NIs of the interface share it.
 #[derive(Debug)]
@@ -34,23 +38,35 @@ struct Queues {
     deaf: Option<Deafness>,
     /// Whether something else may carry the frames.
     is_replaceable: bool,
+    /// Spread of the frames over the queues.
+    spread: Spread,
+    /// Queues that are empty while one is busy, and the remedy.
+    idle: Option<String>,
+    /// Whether it was logged that some queues have none.
+    is_spread_logged: bool,
+    /// Kinds of flows that a card is told to spread, by the addresses of the NIs.
+    hash_kinds: Vec<&'static str>,
 }
 
 /// Frames of an interface.
-#[derive(Clone, Copy, Default, Debug)]
+#[derive(Clone, Default, Debug)]
 pub(super) struct Seen {
     /// Frames that the program found no socket for.
     pub(super) no_socket: u64,
-    /// Frames that it steered.
-    pub(super) steered: u64,
+    /// Frames that it steered, by receive queue.
+    pub(super) steered: Vec<u64>,
     /// Frames that it saw, whatever became of them; told while none has been received.
     pub(super) examined: u64,
-    /// Frames that shards have received.
-    pub(super) arrived: u64,
-    /// Calls by which the kernel took frames that leave.
-    pub(super) sendings: u64,
+    /// Traffic of the shards.
+    pub(super) traffic: RingTraffic,
     /// Packets that the kernel counts on the interface, where it was asked and the driver runs the program.
     pub(super) packets: Option<LinkPackets>,
+}
+
+impl Seen {
+    fn steered(&self) -> u64 {
+        self.steered.iter().sum()
+    }
 }
 
 /// How rings that have never received a frame are found to be deaf.
@@ -75,18 +91,18 @@ impl Deafness {
             (Some(former), Some(now)) => Some(of(now).saturating_sub(of(former))),
             _ => None,
         };
-        if grown(|seen| seen.steered) != 0 {
+        if grown(Seen::steered) != 0 {
             return Ok(Self::Lost);
         }
         if grown(|seen| seen.no_socket) != 0 {
             return Ok(Self::NoSocket);
         }
         let is_examined = grown(|seen| seen.examined) != 0;
-        let has_sent = seen.sendings != 0;
+        let has_sent = seen.traffic.sendings != 0;
         if has_sent && !is_examined && packets(|packets| packets.received).is_some_and(|count| count != 0) {
             return Ok(Self::Unseen);
         }
-        let sendings = grown(|seen| seen.sendings);
+        let sendings = grown(|seen| seen.traffic.sendings);
         if packets(|packets| packets.sent).is_some_and(|count| count < sendings) {
             return Ok(Self::Unsent);
         }
@@ -130,6 +146,10 @@ impl LinkState {
             sign: None,
             deaf: None,
             is_replaceable,
+            spread: Spread::default(),
+            idle: None,
+            is_spread_logged: false,
+            hash_kinds: Vec::new(),
         })))
     }
 
@@ -164,6 +184,15 @@ impl LinkState {
         self.known().served
     }
 
+    /// An NI of the interface has this address.
+    pub(super) fn note_address(&self, address: &IpAddr) {
+        let mut known = self.known();
+        let hash_kind = if address.is_ipv4() { "udp4" } else { "udp6" };
+        if !known.hash_kinds.contains(&hash_kind) {
+            known.hash_kinds.push(hash_kind);
+        }
+    }
+
     /// Whether the queues that there are now were not seen to yet.
     pub(super) fn differs(&self, counted: Option<(u32, u32)>) -> bool {
         counted.is_some() && self.known().counted != counted
@@ -185,7 +214,7 @@ impl LinkState {
         let mut known = self.known();
         let served = known.served;
         let text = format!(
-            "{receive} receive queues, sockets on {served}: flows on the others never arrive: {lacking}; \
+            "{receive} receive queues, sockets on {served}: tuples on the others never arrive: {lacking}; \
              `ethtool -L {interface} ...` gives it fewer queues"
         );
         tracing::warn!(interface, "{text}");
@@ -197,17 +226,19 @@ impl LinkState {
     /// found to be deaf where that repeats.
     pub(super) fn note_frames(&self, interface: &str, seen: Seen) {
         let mut known = self.known();
-        known.has_received |= seen.arrived != 0;
+        known.has_received |= seen.traffic.arrived != 0;
         known.looks = known.looks.saturating_add(1);
-        let Some(former) = known.seen.replace(seen) else { return };
+        let Some(former) = known.seen.replace(seen.clone()) else { return };
         if !known.has_received {
             known.note_evidence(Deafness::judge(&former, &seen));
         }
-        let [no_socket, steered, arrived] = [
-            seen.no_socket.saturating_sub(former.no_socket),
-            seen.steered.saturating_sub(former.steered),
-            seen.arrived.saturating_sub(former.arrived),
-        ];
+        let no_socket = seen.no_socket.saturating_sub(former.no_socket);
+        let arrived = seen.traffic.arrived.saturating_sub(former.traffic.arrived);
+        let by_queue = (0..seen.steered.len())
+            .map(|queue| seen.steered[queue].saturating_sub(former.steered.get(queue).copied().unwrap_or(0)));
+        let by_queue: Vec<u64> = by_queue.collect();
+        let steered: u64 = by_queue.iter().sum();
+        known.note_spread(interface, by_queue, seen.traffic.tuples);
         known.deaf_looks = match (steered, arrived) {
             (0, 0) => known.deaf_looks,
             (_, 0) => known.deaf_looks + 1,
@@ -238,8 +269,19 @@ impl LinkState {
 
     /// Frames that the program had seen at the last look, if the interface has received nothing since.
     pub(super) fn examined_before(&self, packets: &LinkPackets) -> Option<u64> {
-        let former = self.known().seen?;
+        let known = self.known();
+        let former = known.seen.as_ref()?;
         former.packets.filter(|former| former.received == packets.received).map(|_| former.examined)
+    }
+
+    /// Frames that were steered until the last look, by receive queue.
+    pub(super) fn frames_by_queue(&self) -> Option<Vec<u64>> {
+        self.known().seen.as_ref().map(|seen| seen.steered.clone())
+    }
+
+    /// Queues that stay empty while one is busy, and the remedy.
+    pub(super) fn idle_queues(&self) -> Option<String> {
+        self.known().idle.clone()
     }
 
     /// Alarm, if anything is wrong.
@@ -265,17 +307,39 @@ impl Queues {
             Err(false) => {}
         }
     }
+
+    /// Judges how frames spread over the queues. Queues that stay empty are logged once.
+    fn note_spread(&mut self, interface: &str, by_queue: Vec<u64>, tuples: Tuples) {
+        self.spread.note(by_queue, tuples);
+        let Some(lone) = self.spread.lone() else {
+            self.idle = None;
+            return;
+        };
+        if self.idle.is_some() {
+            return;
+        }
+        let command = |hash_kind: &&str| format!("`ethtool -N {interface} rx-flow-hash {hash_kind} sdfn`");
+        let commands: Vec<_> = self.hash_kinds.iter().map(command).collect();
+        let text = format!("{lone}; {} has it spread by ports too", commands.join(" and "));
+        if !std::mem::replace(&mut self.is_spread_logged, true) {
+            tracing::warn!(interface, "{text}");
+        }
+        self.idle = Some(text);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn seen([no_socket, steered, arrived]: [u64; 3]) -> Seen {
+        let traffic = RingTraffic { arrived, ..RingTraffic::default() };
+        Seen { no_socket, steered: vec![0, steered], traffic, ..Seen::default() }
+    }
+
     fn looks(counts: &[[u64; 3]]) -> Arc<LinkState> {
         let state = LinkState::new(2, None, true);
-        for &[no_socket, steered, arrived] in counts {
-            state.note_frames("eth0", Seen { no_socket, steered, arrived, ..Seen::default() });
-        }
+        counts.iter().for_each(|counts| state.note_frames("eth0", seen(*counts)));
         state
     }
 
@@ -285,7 +349,8 @@ mod tests {
         let state = LinkState::new(2, None, true);
         for &[received, sent, examined, arrived, sendings] in looks {
             let packets = Some(LinkPackets { received, sent });
-            state.note_frames("eth0", Seen { examined, arrived, sendings, packets, ..Seen::default() });
+            let traffic = RingTraffic { arrived, sendings, ..RingTraffic::default() };
+            state.note_frames("eth0", Seen { examined, traffic, packets, ..Seen::default() });
         }
         state.deaf()
     }
@@ -330,10 +395,43 @@ mod tests {
         state.retain();
         for look in 0..4 {
             let packets = Some(LinkPackets { received: look, sent: 1 });
-            state.note_frames("eth0", Seen { packets, sendings: 1, ..Seen::default() });
+            let traffic = RingTraffic { sendings: 1, ..RingTraffic::default() };
+            state.note_frames("eth0", Seen { packets, traffic, ..Seen::default() });
         }
         assert_eq!(state.deaf(), None);
         assert!(state.alarm().unwrap().contains("the XDP program sees nothing of it"));
+    }
+
+    #[test]
+    fn queues_that_stay_empty_are_told_with_the_remedy_for_each_kind_of_address() {
+        let state = LinkState::new(4, None, true);
+        state.note_address(&"10.0.0.1".parse().unwrap());
+        let tuple = |lane: u8| Tuples::of([10, 0, 0, 2], [0xC0, lane, 3, 0xDC]);
+        let look = |steered: [u64; 4]| {
+            let tuples = (0..8).map(tuple).fold(Tuples::default(), Tuples::and);
+            let traffic = RingTraffic { arrived: steered.iter().sum(), tuples, sendings: 0 };
+            state.note_frames("eth0", Seen { steered: steered.to_vec(), traffic, ..Seen::default() });
+        };
+        assert_eq!((state.frames_by_queue(), state.idle_queues()), (None, None));
+        look([0, 700, 0, 0]);
+        look([0, 1699, 0, 0]);
+        assert_eq!(state.idle_queues(), None, "what came before the first look may be old");
+        look([0, 1700, 0, 0]);
+        assert_eq!(state.frames_by_queue(), Some(vec![0, 1700, 0, 0]));
+        let told = state.idle_queues().unwrap();
+        assert!(told.contains("queue 1 has had all") && told.contains("the other 3 queues none"), "{told}");
+        assert!(
+            told.contains("`ethtool -N eth0 rx-flow-hash udp4 sdfn`") && !told.contains("udp6"),
+            "{told}"
+        );
+        assert_eq!(state.alarm(), None, "frames arrive");
+        look([900, 1800, 900, 900]);
+        assert_eq!(state.idle_queues(), None);
+        state.note_address(&"fd00::1".parse().unwrap());
+        look([0, 0, 0, 0]);
+        (1..12).for_each(|count| look([9000, 9000, 9000, 9000 * count]));
+        let told = state.idle_queues().unwrap();
+        assert!(told.contains("udp4 sdfn` and `ethtool -N eth0 rx-flow-hash udp6 sdfn`"), "{told}");
     }
 
     #[test]
@@ -354,7 +452,7 @@ mod tests {
         let state = looks(&[[0, 0, 0], [3, 0, 0]]);
         for look in 0..CALM_LOOKS {
             assert!(state.alarm().is_some(), "{look}");
-            state.note_frames("eth0", Seen { no_socket: 3, ..Seen::default() });
+            state.note_frames("eth0", seen([3, 0, 0]));
         }
         assert_eq!(state.alarm(), None);
     }

@@ -18,6 +18,7 @@ mod plan;
 mod programs;
 mod rings;
 mod sockets;
+mod spread;
 mod zero_copy;
 
 use std::collections::BTreeMap;
@@ -176,6 +177,8 @@ impl OpenNi for XdpNi {
             Some(NiFact::Number(queues.into())),
             Some(NiFact::Number(mtu_bytes.into())),
             self.zero_copy.clone().map(NiFact::Text),
+            self.link.idle_queues().map(NiFact::Text),
+            self.link.frames_by_queue().map(NiFact::Counts),
         ]
     }
 }

@@ -15,7 +15,7 @@ use lnet_io::xsk::Umem;
 use lnet_wire::steer::Policy;
 
 use super::link::{LinkState, Seen};
-use crate::bpf::{ActiveMode, BpfError, Counters, SlotCount, XdpProgram};
+use crate::bpf::{ActiveMode, BpfError, Counters, Outline, SlotCount, XdpProgram};
 use crate::lnd::RingTraffic;
 
 /// An XDP program that several threads may have something to do with.
@@ -196,7 +196,7 @@ impl Programs {
     }
 
     /// Looks whether frames arrive nowhere: those that find no socket, and those that were steered while
-    /// shards receive nothing. `traffic` is that of the shards by each interface
+    /// shards receive nothing; and whether one queue of several has all of them. `traffic` is that of the shards by each interface
     /// ([`XdpLnd::ring_traffic`](crate::XdpLnd::ring_traffic)), `packets` what the kernel counts on those
     /// that have not [received](Programs::unheard) yet. The NIs tell it, and the log.
     ///
@@ -210,9 +210,8 @@ impl Programs {
         let programs = lock(&self.rings).programs.clone();
         for Listed { program, neighbours, interface_index, link } in programs {
             let queues = neighbours.queues().map_or(0, |(receive, _)| receive).max(link.served());
-            let [no_socket, steered] = lock(&program).outline(queues, self.shards)?;
-            let RingTraffic { arrived, sendings } =
-                traffic.get(&interface_index).copied().unwrap_or_default();
+            let Outline { no_socket, steered } = lock(&program).outline(queues, self.shards)?;
+            let traffic = traffic.get(&interface_index).copied().unwrap_or_default();
             // A link that carries nothing tells nothing. A bond counts what is for its slaves alone (LACP).
             let is_native = lock(&program).mode() == Some(ActiveMode::Native);
             let packets = packets.get(&interface_index).copied();
@@ -220,11 +219,11 @@ impl Programs {
             let examined = match packets {
                 Some(packets) => match link.examined_before(&packets) {
                     Some(examined) => examined,
-                    None => steered + lock(&program).passed()?,
+                    None => steered.iter().sum::<u64>() + lock(&program).passed()?,
                 },
                 None => 0,
             };
-            let seen = Seen { no_socket, steered, examined, arrived, sendings, packets };
+            let seen = Seen { no_socket, steered, examined, traffic, packets };
             link.note_frames(&neighbours.name(), seen);
         }
         Ok(())

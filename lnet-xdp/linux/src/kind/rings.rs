@@ -177,6 +177,7 @@ impl XdpKind {
         if !plan.is_auto {
             state.retain();
         }
+        state.note_address(&plan.port.address);
         let (reason, zero_copy) = (link.reason.clone(), Some(link.zero_copy.to_string()));
         let (_, parts) = self.keep(None, ports);
         Ok((XdpNi { reason, zero_copy, ..plan.opened(mode, (neighbours, state), Some(reserved)) }, parts))
@@ -236,6 +237,7 @@ impl XdpKind {
             net.spare = spare(&mut left, further * prime(&self.config));
         }
         let state = LinkState::new(owners.len() as u32, neighbours.queues(), is_replaceable);
+        state.note_address(&plan.port.address);
         // Drivers take further queues for a program (virtio), of which netlink tells nothing.
         let counted = queues_now(&plan.interface.name);
         if let Some((receive, transmit)) = counted {

@@ -3,6 +3,7 @@
 //! A message leaves by its own shard's lane. The arrival queue is not echoed to choose a better one. On veth
 //! the sender thereby chooses the receiver's queue.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -15,6 +16,7 @@ use lnet_io::xsk::{
 };
 
 use super::BUDGET_MAX;
+use super::arrived::Tuples;
 
 /// Bytes of a packet that are looked at soon after it has arrived: its headers, and a short payload.
 const FETCHED_BYTES: u32 = 320;
@@ -52,6 +54,8 @@ pub(crate) struct Lane {
     pub(super) frames_received: u64,
     /// How often the kernel has taken what was pushed: frames that were sent, at least.
     pub(super) sendings: u64,
+    /// Flows of the frames that were looked at, since [`XdpLnd::ring_traffic`](super::XdpLnd::ring_traffic) was asked.
+    pub(super) tuples: Cell<Tuples>,
     /// Descriptors pushed that the kernel has not been told of.
     unflushed: bool,
     refusal: Outage,
@@ -118,6 +122,7 @@ impl Lane {
             arrived,
             frames_received: 0,
             sendings: 0,
+            tuples: Cell::default(),
             unflushed: false,
             refusal: Outage::None,
             left_behind: 0,

@@ -31,6 +31,7 @@ mod receive;
 mod refusals;
 pub(crate) mod reuseport;
 mod socket;
+mod traffic;
 mod transmit;
 mod unresolved;
 mod write;
@@ -81,15 +82,7 @@ pub(crate) use ports::{FurtherQueues, Rings, UmemShare};
 pub use ports::{RingPort, XdpPort};
 use refusals::Asked;
 pub use socket::SocketPort;
-
-/// Traffic by the rings of an interface.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct RingTraffic {
-    /// Frames that shards have received.
-    pub arrived: u64,
-    /// Calls by which the kernel has taken frames that leave, each one frame at least.
-    pub sendings: u64,
-}
+pub use traffic::{RingTraffic, Tuples};
 
 /// Most frames that one turn takes off one ring.
 const BUDGET_MAX: u32 = 256;
@@ -339,12 +332,15 @@ impl XdpLnd {
         self.nis.datagrams_dropped()
     }
 
-    /// Traffic of the shard by rings: interfaces, each as often as it has lanes, the frames that have come,
-    /// and how often the kernel has taken some that leave.
+    /// Traffic of the shard by rings: interfaces, each as often as it has lanes, the frames that have come
+    /// and their flows since this was last asked, and how often the kernel has taken some that leave.
     pub fn ring_traffic(&self) -> impl Iterator<Item = (u32, RingTraffic)> {
-        self.devices.lanes.iter().map(|lane| {
-            (lane.interface_index, RingTraffic { arrived: lane.frames_received, sendings: lane.sendings })
-        })
+        let traffic = |lane: &Lane| RingTraffic {
+            arrived: lane.frames_received,
+            tuples: lane.tuples.take(),
+            sendings: lane.sendings,
+        };
+        self.devices.lanes.iter().map(move |lane| (lane.interface_index, traffic(lane)))
     }
 
     /// Frames that the shard received by interfaces that have gone, or whose last NI was closed; those that

@@ -8,10 +8,14 @@ use lnet_io::capture::{Direction, Link};
 use lnet_io::memory::{Memory, checksum};
 use lnet_io::xsk::{RingDescriptor, Umem};
 use lnet_wire::Nid;
-use lnet_wire::packet::{self, IPV4_BYTES, IPV6_BYTES, Located, Packet, UDP_BYTES, ethernet_address};
+use lnet_wire::packet::{
+    self, ETHERNET_BYTES, ETHERTYPE_IPV4, IPV4_BYTES, IPV6_BYTES, Located, Packet, UDP_BYTES,
+    ethernet_address,
+};
 use lnet_xdp_proto::Replay;
 
 use super::announce::{Batch, FRAMES_MAX};
+use super::arrived::Tuples;
 use super::exchange::Packet as Parts;
 use super::frames::{self, Aside, Bytes, Datagram, Ingress, Taken, ends_crc};
 use super::ports::RingPort;
@@ -106,6 +110,7 @@ impl XdpLnd {
         if count > 1 && up.wants_hints() {
             self.announce(lane_index, up, memory);
         }
+        self.note_tuple(lane_index);
         let received_before = self.counters.frames_received;
         while let Some(descriptor) = self.devices.lanes[lane_index].arrived.pop_front() {
             let more = descriptor.more;
@@ -128,6 +133,17 @@ impl XdpLnd {
             lane.arrived.push_front(descriptor);
         }
         count
+    }
+
+    /// Notes the flow of one of the packets that have just arrived: a sample shows whether there are several.
+    #[inline]
+    fn note_tuple(&self, lane_index: usize) {
+        let lane = &self.devices.lanes[lane_index];
+        if let Some(first) = lane.arrived.front()
+            && let Some(tuple) = tuple_of(first.bytes(self.home.umem()))
+        {
+            lane.tuples.set(lane.tuples.get().and(tuple));
+        }
     }
 
     /// Announces the messages that begin in packets of a lane that have just arrived.
@@ -257,6 +273,20 @@ impl XdpLnd {
     }
 }
 
+/// The flow of a packet of ours: the XDP program lets no other through, so that all headers are where they
+/// are without VLANs and options.
+#[inline]
+fn tuple_of(head: &[u8]) -> Option<Tuples> {
+    let is_ipv4 = head.get(12..14)? == ETHERTYPE_IPV4.to_be_bytes();
+    let (source, udp) = if is_ipv4 {
+        (ETHERNET_BYTES + IPV4_SOURCE_OFFSET, ETHERNET_BYTES + IPV4_BYTES)
+    } else {
+        // The last bytes of the address.
+        (ETHERNET_BYTES + IPV6_SOURCE_OFFSET + 12, ETHERNET_BYTES + IPV6_BYTES)
+    };
+    Some(Tuples::of(*head.get(source..)?.first_chunk()?, *head.get(udp..)?.first_chunk()?))
+}
+
 /// The index of the port that a packet is for.
 #[inline]
 fn index_of(ports: &[RingPort], located: &Located) -> Option<usize> {
@@ -319,7 +349,7 @@ impl Sender {
 mod tests {
     use lnet_core::lnd::NiId;
     use lnet_wire::nid::Net;
-    use lnet_wire::packet::{ETHERNET_BYTES, endpoint};
+    use lnet_wire::packet::endpoint;
 
     use super::*;
 
@@ -367,6 +397,24 @@ mod tests {
                 assert_eq!(sender(&mut last, &port, source), (nid, ends_crc(&port.nid, &nid)), "{source}");
             }
         }
+    }
+
+    #[test]
+    fn flows_go_by_the_address_and_the_ports_of_a_packet() {
+        let packet = |ethertype: u16, source: usize, host: u8, udp: usize, port: u16| {
+            let mut head = [0; 100];
+            head[12..14].copy_from_slice(&ethertype.to_be_bytes());
+            head[source] = host;
+            head[udp..udp + 2].copy_from_slice(&port.to_be_bytes());
+            tuple_of(&head)
+        };
+        for (ethertype, source, udp) in [(0x0800, 14 + 15, 34), (0x86DD, 14 + 23, 54)] {
+            let tuple = |host, port| packet(ethertype, source, host, udp, port).unwrap();
+            assert_eq!(tuple(2, 49152), tuple(2, 49152));
+            assert_ne!(tuple(2, 49152), tuple(2, 49153));
+            assert_ne!(tuple(2, 49152), tuple(3, 49152));
+        }
+        assert_eq!((tuple_of(&[0; 13]), tuple_of(&[0; 57])), (None, None));
     }
 
     #[test]

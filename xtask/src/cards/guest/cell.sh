@@ -2,19 +2,24 @@
 # Steps of a cell in a machine. The log of the daemon is /tmp/lnetd.log.
 #   device NAME MTU    gives /run/device: eth0 itself, or a device upon it, with the address 10.97.0.N
 #   start SHARDS       starts the daemon and configures the node
-#   add NET MODE       adds the net on /run/device
+#   harm WORDS         has netem do so to what eth0 sends
+#   harmed             tells what netem has sent
+#   add NET MODE PORT  adds the net on /run/device
 #   ping NID           again, for 40 seconds
 #   target             the load's far end
 #   load NID MESSAGES  the load, verified at both ends
 #   loads NID MESSAGES loads, one after the other, until all cuts are over
 #   cuts               cuts one slave of a bond after the other
+#   queues             frames by receive queue, as the node has counted them in the end
 #   state              `key: value` lines of what came of it
 #   stop               ends the daemon
 id=$(cat /run/id)
 other=$((3 - id))
 
 device() {
-	for name in upper tunl0; do ip link del "$name" 2> /dev/null; done
+	! [ -e /run/socat.pid ] || { kill "$(cat /run/socat.pid)" && rm /run/socat.pid; }
+	tc qdisc del dev eth0 root 2> /dev/null
+	for name in upper lower tunl0; do ip link del "$name" 2> /dev/null; done
 	for name in eth0 eth1; do
 		ip link set "$name" nomaster 2> /dev/null
 		ip address flush dev "$name"
@@ -37,6 +42,16 @@ device() {
 		fi
 		ip link set eth0 master upper && ip link set eth1 master upper && ip link set eth0 up && ip link set eth1 up
 		;;
+	team)
+		ip link add upper type team && teamnl upper setoption mode activebackup || return 1
+		ip link set eth0 master upper && ip link set eth1 master upper && ip link set eth0 up && ip link set eth1 up &&
+			teamnl upper setoption activeport "$(cat /sys/class/net/eth0/ifindex)"
+		;;
+	veth)
+		ip link add upper type veth peer name inner && ip link add lower type bridge stp_state 0 forward_delay 0 || return 1
+		for name in eth0 inner; do ip link set "$name" master lower && ip link set "$name" up || return 1; done
+		ip link set lower up
+		;;
 	macvlan) ip link set eth0 up && ip link add link eth0 name upper type macvlan mode bridge ;;
 	vxlan)
 		ip address add "10.98.0.$id/24" dev eth0 && ip link set eth0 up &&
@@ -45,6 +60,21 @@ device() {
 	ipip)
 		ip address add "10.98.0.$id/24" dev eth0 && ip link set eth0 up &&
 			ip link add upper type ipip local "10.98.0.$id" remote "10.98.0.$other"
+		;;
+	tun)
+		ip address add "10.98.0.$id/24" dev eth0 && ip link set eth0 up || return 1
+		setsid socat TUN,tun-name=upper,tun-type=tun,iff-no-pi "UDP4-DATAGRAM:10.98.0.$other:4000,bind=10.98.0.$id:4000" \
+			> /tmp/socat.log 2>&1 &
+		echo $! > /run/socat.pid
+		tries=0
+		while ! [ -e /sys/class/net/upper ] && [ $tries -lt 100 ]; do usleep 100000; tries=$((tries + 1)); done
+		ip link set upper mtu 1400 || { cat /tmp/socat.log; return 1; }
+		;;
+	wireguard)
+		key "$id" > /run/key
+		ip address add "10.98.0.$id/24" dev eth0 && ip link set eth0 up && ip link add upper type wireguard &&
+			wg set upper listen-port 51820 private-key /run/key peer "$(key "$other" | wg pubkey)" \
+				allowed-ips "10.97.0.$other/32" endpoint "10.98.0.$other:51820"
 		;;
 	esac || return 1
 	ip link set "$device" up && ip address add "10.97.0.$id/24" dev "$device" || return 1
@@ -56,6 +86,19 @@ device() {
 		tries=$((tries + 1))
 	done
 	[ "$(cat "/sys/class/net/$device/carrier")" = 1 ] || { echo "no carrier on $1"; return 1; }
+}
+
+# The private key of a machine: 32 times the digit of its number.
+key() {
+	head -c 32 /dev/zero | tr '\0' "$1" | base64
+}
+
+harm() {
+	tc qdisc replace dev eth0 root netem "$@"
+}
+
+harmed() {
+	tc -s qdisc show dev eth0
 }
 
 stop() {
@@ -83,7 +126,7 @@ start() {
 }
 
 add() {
-	set -- --net "$1" --if "$(cat /run/device)" ${2:+--mode "$2"}
+	set -- --net "$1" --if "$(cat /run/device)" ${2:+--mode "$2"} ${3:+--port "$3"}
 	lnetctl net add "$@"
 }
 
@@ -130,8 +173,14 @@ loads() {
 	wait $cuts || { cat /tmp/cuts; return 1; }
 }
 
+queues() {
+	# The node looks once in 3 s.
+	sleep 4
+	lnetctl net show --net xdp -v | sed -n '/frames by queue:/,/tunables:/p' | grep -E '^ *[0-9]+: '
+}
+
 state() {
-	lnetctl net show -v 1 | grep -E 'active mode|no rings|reason|zero copy|status: down' | sed 's/^[ -]*//'
+	lnetctl net show -v 1 | grep -E 'active mode|no rings|idle queues|reason|zero copy|status: down' | sed 's/^[ -]*//'
 	echo "zc: $(ss --xdp -e -i 2> /dev/null | grep -oE 'zc:[01]' | sort | uniq -c | tr -s ' \n' ' ')"
 	lnetctl frames check > /tmp/out 2>&1 || { echo "frames: $(tr -s ' \n' ' ' < /tmp/out)"; }
 	driver=$(readlink /sys/class/net/eth0/device/driver)
