@@ -16,7 +16,7 @@ use lnet_io::xsk::{
 };
 
 use super::BUDGET_MAX;
-use super::arrived::Tuples;
+use super::traffic::Tuples;
 
 /// Bytes of a packet that are looked at soon after it has arrived: its headers, and a short payload.
 const FETCHED_BYTES: u32 = 320;

@@ -15,10 +15,10 @@ use lnet_wire::packet::{
 use lnet_xdp_proto::Replay;
 
 use super::announce::{Batch, FRAMES_MAX};
-use super::arrived::Tuples;
 use super::exchange::Packet as Parts;
 use super::frames::{self, Aside, Bytes, Datagram, Ingress, Taken, ends_crc};
 use super::ports::RingPort;
+use super::traffic::Tuples;
 use super::{Port, XdpDrop, XdpLnd};
 
 const IPV4_SOURCE_OFFSET: usize = 12;
