@@ -4,11 +4,11 @@
 //! strangers, which have only spoken. Strangers have half of the room at most. Among peers of one rank the
 //! addresses that they came from take turns, so that who comes by many names waits behind its own names. An
 //! address has no more visits than there is room for others, and the last quarter of the room is for
-//! addresses without any.
+//! addresses without any. Where none of a rank may begin, places that are free go to the next rank.
 //!
 //! Where there is no room, the visit that has been silent for longest gives its place up once that was for a
 //! second, one of its own to an address that has some: one that something waits for is visited again when
-//! its turn comes, until its time is over; another one has failed.
+//! its turn comes, until its time is over; another one has failed. A visit whose end lets none begin goes on.
 
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
@@ -104,9 +104,9 @@ impl Turns {
         self.0.iter().flat_map(|turns| turns.going_on.iter().chain(turns.by_origin.values().flatten()))
     }
 
-    /// The first rank of which peers wait.
-    fn first(&self) -> Option<Rank> {
-        RANKS.into_iter().find(|rank| !self.0[*rank as usize].is_empty())
+    /// The ranks of which peers wait, the best first.
+    fn ranks(&self) -> impl Iterator<Item = Rank> {
+        RANKS.into_iter().filter(|rank| !self.0[*rank as usize].is_empty())
     }
 }
 
@@ -128,6 +128,17 @@ enum NextTurn {
     Evict(Instant, Ping),
     /// The ends of visits are awaited.
     Wait,
+}
+
+impl NextTurn {
+    /// Whether it is to be taken now.
+    fn is_due(&self, now: Instant) -> bool {
+        match self {
+            Self::GoingOn | Self::Of(_) => true,
+            Self::Evict(at, _) => *at <= now,
+            Self::Wait => false,
+        }
+    }
 }
 
 impl Peer {
@@ -156,21 +167,34 @@ impl<O: Clone> Node<O> {
 
     /// Visits peers that wait, as far as there is room.
     pub(super) fn go_on_discovering(&mut self, now: Instant) {
-        while let Some(rank) = self.discoveries.turns.first() {
-            let next = self.next_visit(rank);
+        while let Some((rank, next)) =
+            self.next_turns().into_iter().flatten().find(|(_, next)| next.is_due(now))
+        {
             let turns = &mut self.discoveries.turns.0[rank as usize];
             let nid = match next {
                 NextTurn::GoingOn => turns.going_on.pop_front(),
                 NextTurn::Of(origin) => turns.pop(origin),
-                NextTurn::Evict(at, ping) if at <= now => {
+                NextTurn::Evict(_, ping) => {
                     self.give_up(now, &ping);
                     continue;
                 }
-                NextTurn::Evict(..) | NextTurn::Wait => return,
+                NextTurn::Wait => return,
             };
             let Some(nid) = nid else { return };
             self.visit(now, &nid);
         }
+    }
+
+    /// Who has the next turn of each rank of which peers wait, the best rank first.
+    fn next_turns(&self) -> [Option<(Rank, NextTurn)>; 3] {
+        let mut next = [const { None }; 3];
+        if !self.discoveries.turns.is_empty() {
+            let visits = self.visits();
+            for rank in self.discoveries.turns.ranks() {
+                next[rank as usize] = Some((rank, self.next_visit(&visits, rank)));
+            }
+        }
+        next
     }
 
     /// The visits that are under way.
@@ -184,9 +208,8 @@ impl<O: Clone> Node<O> {
         visits.map(visit).collect()
     }
 
-    /// Who of a rank of which peers wait has the next turn.
-    fn next_visit(&self, rank: Rank) -> NextTurn {
-        let visits = self.visits();
+    /// Who of a rank of which peers wait has the next turn, where these visits are under way.
+    fn next_visit(&self, visits: &[Visit], rank: Rank) -> NextTurn {
         // A visit of a rank counts against those that are not worse, and strangers have a part of the room.
         let counts = |visit: &&Visit| match rank {
             Rank::Stranger => visit.rank == rank,
@@ -216,12 +239,14 @@ impl<O: Clone> Node<O> {
         if let Some(next) = next.filter(|_| visits.len() < DISCOVERIES_UNDER_WAY_MAX) {
             return next;
         }
-        // An address that has visits waits for the ends of these.
-        let is_for_any =
-            is_admitted || !turns.going_on.is_empty() || first.any(|origin| !by_origin.contains_key(&origin));
-        let waits = |visit: &&Visit| is_for_any || turns.by_origin.contains_key(&visit.origin);
+        // An address that has visits waits for the ends of these, and for no place of the last quarter.
+        let is_new = !turns.going_on.is_empty() || first.any(|origin| !by_origin.contains_key(&origin));
+        let may_follow =
+            |origin: &PeerOrigin| left + 1 > most / RESERVE_PART && turns.by_origin.contains_key(origin);
+        let makes_room =
+            |visit: &&Visit| is_admitted || counts(visit) && (is_new || may_follow(&visit.origin));
         // The place of a stranger does where strangers have all of theirs.
-        let last = visits.iter().filter(|visit| visit.rank >= rank).filter(waits);
+        let last = visits.iter().filter(|visit| visit.rank >= rank).filter(makes_room);
         let last = last.min_by_key(|visit| (Reverse(visit.rank), begun_at(&visit.ping)));
         last.map_or(NextTurn::Wait, |visit| NextTurn::Evict(begun_at(&visit.ping) + SILENT_MAX, visit.ping))
     }
@@ -250,10 +275,11 @@ impl<O: Clone> Node<O> {
 
     /// When a visit gives its place up for one that waits.
     pub(super) fn next_turn(&self) -> Option<Instant> {
-        match self.next_visit(self.discoveries.turns.first()?) {
+        let end = |(_, next)| match next {
             NextTurn::Evict(at, _) => Some(at),
             _ => None,
-        }
+        };
+        self.next_turns().into_iter().flatten().filter_map(end).min()
     }
 }
 

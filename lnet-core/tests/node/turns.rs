@@ -181,7 +181,64 @@ fn many_names_of_one_address_have_the_share_of_one() {
     assert_eq!(sent_to(&mut runner, nid(1, 9)).len(), 1);
 }
 
-/// Who waits for the name of a stranger has no turn before what something here waits for.
+/// A peer speaks; how many pings and pushes it is sent for that.
+fn speak(runner: &mut Runner, from: Nid) -> usize {
+    let bytes = told(from);
+    runner.node.handle_report(runner.now, Report::Pushed { from, bytes: &bytes, length_bytes: bytes.len() });
+    runner.run();
+    sent_to(runner, from).len()
+}
+
+/// The names of one address that wait stop no peer of a worse rank while there is room.
+#[test]
+fn a_crowd_of_a_better_rank_leaves_free_places_to_others() {
+    // Peers that something here waits for, and a peer that has acknowledged a push.
+    let mut runner = runner();
+    runner.acknowledges = true;
+    discover(&mut runner, nid(1, 9));
+    runner.acknowledges = false;
+    come_from_one_address(&mut runner, 100..=255);
+    (100..=255).for_each(|host| want(&mut runner, nid(1, host)));
+    assert_eq!(count_sent(&mut runner, 100..=255), 32);
+    runner.batch(&[NodeChange::AddNi(spec(1, 2))]).unwrap();
+    assert_eq!(sent_to(&mut runner, nid(1, 9)).len(), 1);
+    assert_eq!(speak(&mut runner, nid(1, 10)), 1);
+    // A place that is given up in a second is told, whatever waits before.
+    assert_eq!(runner.node.poll_timeout(), Some(runner.now + Duration::from_secs(1)));
+
+    // Peers that have acknowledged a push, and a stranger.
+    let mut runner = self::runner();
+    come_from_one_address(&mut runner, 100..=255);
+    runner.acknowledges = true;
+    push_by_names(&mut runner, 156);
+    runner.done.clear();
+    runner.acknowledges = false;
+    runner.batch(&[NodeChange::AddNi(spec(1, 2))]).unwrap();
+    assert_eq!(count_sent(&mut runner, 100..=255), 32);
+    assert_eq!(speak(&mut runner, nid(1, 9)), 1);
+}
+
+/// The visits of an address go on where their ends let none of its others begin.
+#[test]
+fn no_visit_ends_for_nobody() {
+    let mut runner = runner();
+    come_from_one_address(&mut runner, 100..=255);
+    (100..=255).for_each(|host| want(&mut runner, nid(1, host)));
+    assert_eq!(count_sent(&mut runner, 100..=255), 32);
+    (20..44).for_each(|host| want(&mut runner, nid(1, host)));
+    assert_eq!(count_sent(&mut runner, 20..=43), 24);
+    (0..3).for_each(|_| runner.advance(Duration::from_secs(1)));
+    assert_eq!(runner.node.discovery_counters().evicted, 0, "an eighth of the room is left");
+    // Their places are for addresses without any.
+    (44..52).for_each(|host| want(&mut runner, nid(1, host)));
+    assert_eq!(count_sent(&mut runner, 44..=51), 8);
+    assert_eq!(runner.node.discovery_counters().evicted, 0);
+    want(&mut runner, nid(1, 52));
+    assert_eq!(count_sent(&mut runner, 52..=52), 1, "the room is full, and visits have been silent");
+    assert_eq!(runner.node.discovery_counters().evicted, 1);
+}
+
+/// Messages that wait for the name of a stranger have no turn before what something here waits for.
 #[test]
 fn names_that_are_claimed_are_not_awaited_by_this_node() {
     let mut runner = runner();
