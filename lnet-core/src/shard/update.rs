@@ -160,8 +160,9 @@ impl Shard {
                 slot.credits.set_total(share(local.credits, shards));
             }
         }
+        // Messages that move are to find no credit free where others wait.
+        topology.local_nis().for_each(|(ni, _)| self.grant(now, ni));
         for (ni, local) in topology.local_nis() {
-            self.grant(now, ni);
             let before = former.ni(ni).map(|before| before.status);
             if local.status != NiStatus::Up && before != Some(local.status) {
                 self.stop_serving(now, ni);

@@ -113,6 +113,25 @@ fn what_waits_leaves_by_another_ni_of_its_net() {
     }
 }
 
+/// Credits that come to an NI go to the messages that wait there, before those of another one come.
+#[test]
+fn an_ni_gets_credits_in_the_snapshot_in_which_another_one_stops() {
+    let slots = rails(2, 2);
+    let mut node = node(&slots);
+    for (own, filler) in [(nid(1, 9), 3), (nid(1, 1), 4)] {
+        (0..2).for_each(|_| put(&mut node, filler, Some(own)));
+        put(&mut node, 2, (filler == 3).then_some(own));
+    }
+    assert_eq!([FIRST, SECOND].map(|ni| node.shard.ni_credits(ni)), [Some(-1); 2], "one waits for each");
+    let mut slots = with_status(&slots, 0, NiStatus::Closed);
+    slots[1] = Some(local_ni(nid(1, 9), 4, 2));
+    update(&mut node, &slots);
+    assert_eq!(statuses(&mut node), [UNREACHABLE; 2], "they name the NI that is closed");
+    assert_eq!([FIRST, SECOND].map(|ni| node.shard.ni_credits(ni)), [Some(2), Some(0)]);
+    let to: Vec<Nid> = all(&mut node, SECOND).iter().map(|sent| sent.next_hop).collect();
+    assert_eq!(to, [3, 3, 2, 2].map(|host| nid(1, host)));
+}
+
 #[test]
 fn what_has_no_other_path_ends_unsent() {
     let slots = rails(2, 2);
