@@ -2,7 +2,8 @@
 //!
 //! Invariants: traffic makes at most as many as the limits say, whatever the senders; the node's own
 //! NIs find room besides, and stay; one that is referred to by a message stays; of the others the one
-//! that has been idle longest makes room for a newcomer. A peer without references has all its credits at
+//! that has been idle longest makes room for a newcomer, those that take their messages soon after all others:
+//! so many strangers do not have this node forget who its friends are. A peer without references has all its credits at
 //! home and no message waiting, so forgetting it loses nothing.
 
 use lnet_wire::Nid;
@@ -44,7 +45,8 @@ pub(crate) struct PeerNi {
     idle: Link,
 }
 
-/// Marks peers without references, the one that has been so for longest first.
+/// Marks peers without references, the one that has been so for longest first. The standing of a peer changes
+/// only while messages to it are under way.
 struct IdlePeers;
 
 linked!(PeerNi, Chain, chain);
@@ -105,7 +107,8 @@ pub struct PeerRecord {
 
 pub(crate) struct Peers {
     peers: Table<PeerNi>,
-    idle: List<IdlePeers>,
+    /// Those that make room first, and those that are [prompt](Standing::Prompt).
+    idle: [List<IdlePeers>; 2],
     /// Peer NIs that messages came from, by a few bits of their NIDs.
     recent: [u32; RECENT],
     /// How many traffic makes at most.
@@ -116,7 +119,7 @@ impl Peers {
     /// Room for `limit`, and for as many of this node's own NIs.
     pub(crate) fn new(limit: u32, own_max: u16, seed: Seed) -> Self {
         let peers = Table::new(limit + u32::from(own_max), seed);
-        Self { peers, idle: List::new(), recent: [NONE; RECENT], limit }
+        Self { peers, idle: [List::new(), List::new()], recent: [NONE; RECENT], limit }
     }
 
     /// Finds or makes the peer with this NID and takes a reference; `None` when every slot is busy with
@@ -136,14 +139,16 @@ impl Peers {
     #[inline]
     fn refer(&mut self, slot: u32) {
         if self.peers[slot].references == 0 {
-            self.idle.remove(&mut self.peers, slot);
+            self.idle[idle_list(&self.peers[slot])].remove(&mut self.peers, slot);
         }
         self.peers[slot].references += 1;
     }
 
-    /// Makes room by forgetting the peer that has been idle longest; says whether there is one.
+    /// Makes room by forgetting the peer that has been idle longest, no friend if there is another one; says
+    /// whether there is one.
     fn forget_oldest(&mut self) -> bool {
-        let Some(oldest) = self.idle.pop_front(&mut self.peers) else { return false };
+        let mut oldest = self.idle.iter_mut().filter_map(|idle| idle.pop_front(&mut self.peers));
+        let Some(oldest) = oldest.next() else { return false };
         let peer = self.peers.remove(oldest);
         assert!(peer.credits.is_idle(), "an idle peer has credits under way");
         true
@@ -256,7 +261,7 @@ impl Peers {
     pub(crate) fn release(&mut self, slot: u32) {
         self.peers[slot].references -= 1;
         if self.peers[slot].references == 0 {
-            self.idle.push_back(&mut self.peers, slot);
+            self.idle[idle_list(&self.peers[slot])].push_back(&mut self.peers, slot);
         }
     }
 
@@ -305,6 +310,11 @@ impl Peers {
     }
 }
 
+/// The list of idle peers that is that of a peer.
+fn idle_list(peer: &PeerNi) -> usize {
+    usize::from(peer.standing == Standing::Prompt)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -328,6 +338,29 @@ mod tests {
         assert_eq!(peers.available(&nid(1, 2)), None);
         assert_eq!(peers.available(&nid(1, 1)), Some(8));
         assert_eq!(peers.count(), 2);
+    }
+
+    #[test]
+    fn friends_make_room_last() {
+        let mut peers = Peers::new(3, 0, Seed::new(3));
+        for (host, standing) in [(1, Standing::Prompt), (2, Standing::Prompt), (3, Standing::Silent)] {
+            let slot = peers.acquire(&nid(1, host), 8).unwrap();
+            peers.get_mut(slot).standing = standing;
+            peers.release(slot);
+        }
+        for host in 4..20 {
+            let slot = peers.acquire(&nid(1, host), 8).unwrap();
+            assert_eq!(peers.count(), 3);
+            assert_eq!([1, 2].map(|friend| peers.available(&nid(1, friend))), [Some(8); 2], "host {host}");
+            peers.release(slot);
+        }
+        let busy = peers.acquire(&nid(1, 20), 8).unwrap();
+        peers.acquire(&nid(1, 21), 8).unwrap();
+        assert_eq!([1, 2].map(|friend| peers.available(&nid(1, friend))), [None, Some(8)]);
+        // The slot of the friend is still its own.
+        let friend = peers.acquire(&nid(1, 2), 8).unwrap();
+        assert_eq!(peers.get_mut(friend).standing, Standing::Prompt);
+        assert_ne!(friend, busy);
     }
 
     #[test]
