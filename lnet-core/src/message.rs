@@ -40,6 +40,7 @@ pub(crate) enum Stage {
     PeerCredited,
     Credited,
     Submitted,
+    Ended,
 }
 
 /// Built; waits until its peer is discovered.
@@ -52,7 +53,7 @@ pub(crate) struct PeerCredited;
 pub(crate) struct Credited;
 /// Handed to its LND.
 pub(crate) struct Submitted;
-/// Ended, well or not.
+/// Ended, well or not. Its stage says how far it had come, until that is dealt with.
 pub(crate) struct Done;
 
 impl Staged for Gated {
@@ -202,7 +203,7 @@ impl MessageState {
     /// Credits that the message held when it ended: one of its peer, and one of its NI.
     pub(crate) const fn credits_held_at_end(&self) -> (bool, bool) {
         match self.stage {
-            Stage::Gated | Stage::Queued => (false, false),
+            Stage::Gated | Stage::Queued | Stage::Ended => (false, false),
             Stage::PeerCredited => (true, false),
             Stage::Credited | Stage::Submitted => (true, !self.has_passed_on),
         }
@@ -573,10 +574,12 @@ impl Messages {
         self.ended.list.pop_front(&mut self.records).map(Message::at)
     }
 
-    /// Keeps a message of another node that has ended, for [`Messages::next_forwarded`].
+    /// Keeps a message of another node that has ended, for [`Messages::next_forwarded`]. It has no credits, and
+    /// its LND has it no more.
     pub(crate) fn keep_forwarded(&mut self, message: Message<Done>) {
         self.forwarded.list.push_back(&mut self.records, message.slot);
     }
+        self.records[message.slot].stage = Stage::Ended;
 
     /// A message of another node that has ended.
     pub(crate) fn next_forwarded(&mut self) -> Option<Message<Done>> {

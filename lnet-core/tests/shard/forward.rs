@@ -1,6 +1,7 @@
 //! Messages of other nodes that are sent on.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use lnet_core::ShardConfig;
 use lnet_core::handle::{BufferHandle, Cookie, CookieKind, ShardId};
@@ -9,7 +10,7 @@ use lnet_core::shard::{ForwardError, ForwardRequest, Forwarded};
 use lnet_core::topology::{LocalNi, Topology};
 use lnet_wire::{Header, Nid};
 
-use crate::common::{MESSAGE_TIMEOUT, NI, NOW, Node, config, host, local_ni, nid, put_header};
+use crate::common::{MESSAGE_TIMEOUT, NI, NOW, Node, config, host, local_ni, nid, put_header, put_request};
 
 fn buffer(slot: u32) -> BufferHandle {
     BufferHandle(Cookie::new(CookieKind::Buffer, ShardId(0), slot, 1))
@@ -55,6 +56,37 @@ fn as_many_are_sent_on_as_the_limits_say_and_the_nodes_own_have_their_room() {
     assert_eq!(node.shard.forward(NOW, &request(2)), Err(ForwardError::Full), "its end has not been polled");
     assert_eq!(node.shard.poll_forwarded(), Some(Forwarded { buffer: buffer(0), status: failed }));
     assert_eq!(node.shard.forward(NOW, &request(2)), Ok(()));
+}
+
+#[test]
+fn one_that_has_ended_passes_no_credit_on_before_it_is_polled() {
+    let mut node = Node::new(config());
+    node.shard.forward(NOW, &request(5)).unwrap();
+    let ended = node.transmit().unwrap().tx;
+    node.shard.sent(NOW, ended, Status::Ok);
+    for peer in [4, 4, 4, 4, 5, 5, 5, 5, 6] {
+        let md = node.shard.bind(&node.md(1)).unwrap();
+        node.shard.put(NOW, &put_request(md, peer)).unwrap();
+    }
+    let sent: Vec<_> = std::iter::from_fn(|| node.transmit()).map(|sent| sent.tx).collect();
+    assert_eq!(sent.len(), 8);
+    let later = NOW + Duration::from_secs(1);
+    node.shard.handle_timeout(later);
+    assert_eq!(node.shard.counters().credits_passed_on, 1);
+    let last = node.transmit().unwrap().tx;
+    assert_eq!(node.shard.ni_credits(NI), Some(-1), "nine are in flight");
+    sent.into_iter().chain([last]).for_each(|tx| node.shard.sent(later, tx, Status::Ok));
+    assert_eq!(node.shard.ni_credits(NI), Some(8));
+    assert_eq!(node.shard.poll_forwarded(), Some(Forwarded { buffer: buffer(5), status: Status::Ok }));
+}
+
+#[test]
+#[should_panic(expected = "the LND does not have the message")]
+fn one_that_has_ended_ends_no_second_time() {
+    let mut node = Node::new(config());
+    node.shard.forward(NOW, &request(5)).unwrap();
+    let sent = node.transmit().unwrap().tx;
+    (0..2).for_each(|_| node.shard.sent(NOW, sent, Status::Ok));
 }
 
 #[test]
