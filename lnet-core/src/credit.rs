@@ -91,6 +91,11 @@ impl Pool {
         self.waiting_count
     }
 
+    /// Credits that are taken beyond those that there are.
+    pub(crate) const fn excess(&self) -> u32 {
+        self.excess
+    }
+
     /// Changes how many there are. Those that come are free: they are for who waits.
     pub(crate) fn set_total(&mut self, total: u32) {
         if total == self.total {

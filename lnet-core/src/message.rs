@@ -144,8 +144,8 @@ pub(crate) struct MessageState {
     pub(crate) started: Instant,
     pub(crate) deadline: Instant,
     pub(crate) release: Release,
-    /// When it became ready for its LND.
-    pub(crate) ready: Instant,
+    /// When its LND got it last.
+    pub(crate) lent_at: Instant,
     /// Whether it has passed that credit on.
     pub(crate) has_passed_on: bool,
     /// Whether its LND was found to have it for long.
@@ -177,7 +177,7 @@ impl MessageState {
             started: Instant(0),
             deadline,
             release: (Instant(0), 0),
-            ready: Instant(0),
+            lent_at: Instant(0),
             has_passed_on: false,
             is_stuck: false,
             credit_of: Standing::Unknown,
@@ -518,7 +518,7 @@ impl Messages {
             record.stage == Stage::Submitted
                 && !record.has_passed_on
                 && record.transmit.ni == ni
-                && now - record.ready >= SILENT_MAX
+                && now - record.lent_at >= SILENT_MAX
         };
         let slot =
             (*next..self.records.capacity()).find(|slot| self.records.get(*slot).is_some_and(is_stuck))?;
@@ -534,9 +534,11 @@ impl Messages {
 
     /// Makes a message over to its LND, until [`claim`](Self::claim).
     #[inline]
-    pub(crate) fn submit(&mut self, message: Message<Credited>) -> &Transmit {
+    pub(crate) fn submit(&mut self, now: Instant, message: Message<Credited>) -> &Transmit {
         let message: Message<Submitted> = self.step(message);
-        &self.records[message.slot].transmit
+        let record = &mut self.records[message.slot];
+        record.lent_at = now;
+        &record.transmit
     }
 
     /// Takes a message back from its LND, which must have it.
@@ -577,9 +579,9 @@ impl Messages {
     /// Keeps a message of another node that has ended, for [`Messages::next_forwarded`]. It has no credits, and
     /// its LND has it no more.
     pub(crate) fn keep_forwarded(&mut self, message: Message<Done>) {
+        self.records[message.slot].stage = Stage::Ended;
         self.forwarded.list.push_back(&mut self.records, message.slot);
     }
-        self.records[message.slot].stage = Stage::Ended;
 
     /// A message of another node that has ended.
     pub(crate) fn next_forwarded(&mut self) -> Option<Message<Done>> {

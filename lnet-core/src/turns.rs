@@ -4,9 +4,10 @@
 //! Peers that answer come first, then those of which nothing is known yet, then silent ones. Where better
 //! ones always wait, a fourth credit goes to the others all the same.
 //!
-//! A quarter of the credits is a reserve: where those that are not worse hold less than that, a message
-//! takes a credit though none is free. What others hold, as many as there are, is no reason for it to wait.
-//! So an NI has at most half as many messages more in flight than it has credits, or two.
+//! A quarter of the credits is a reserve: where those that are not worse have taken less than that, a message
+//! is lent a credit though none is free, since credits that worse ones have are no reason for it to wait. A
+//! credit that is taken for long counts as one of the silent, and passes on: where more are taken than there
+//! are, one that was lent goes. So at most half as many credits as there are, or two, are lent at once.
 //!
 //! Invariants: messages to one peer by one NI leave in the order they came; while a message waits, no credit
 //! is free, and those that are not worse than its peer hold the reserve.
@@ -82,7 +83,7 @@ impl NiCredits {
         }
     }
 
-    /// Has a credit come home that was taken in this standing. It is to be [granted](Self::grant).
+    /// Has a credit come home that was taken in this standing. The caller [grants](Self::grant) it.
     pub(crate) fn give_back(&mut self, standing: Standing) {
         self.taken[standing as usize] -= 1;
         self.pool.give_back();
@@ -238,6 +239,11 @@ impl NiCredits {
     /// Messages that wait.
     pub(crate) const fn waiting_count(&self) -> u32 {
         self.pool.waiting_count()
+    }
+
+    /// Whether a message waits, or more credits are taken than there are.
+    pub(crate) const fn is_short(&self) -> bool {
+        self.pool.waiting_count() > 0 || self.pool.excess() > 0
     }
 
     /// What [`Pool::available`] says.

@@ -43,7 +43,14 @@ impl Shard {
     pub fn poll_transmit(&mut self, ni: NiId) -> Option<Lent<'_>> {
         let ready = &mut self.nis.get_mut(usize::from(ni.0))?.ready;
         let message = ready.pop(&mut self.messages)?;
-        Some(Lent { transmit: self.messages.submit(message), more: !ready.is_empty() })
+        Some(Lent { transmit: self.messages.submit(self.now, message), more: !ready.is_empty() })
+    }
+
+    /// Says what time it is, for the messages that are polled next. Calls that say so as well may be long ago,
+    /// and how soon a message ends tells who takes what is sent to it.
+    #[inline]
+    pub const fn note_time(&mut self, now: Instant) {
+        self.now = now;
     }
 
     /// Takes back what a device had no room for; it is the next that [`Shard::poll_transmit`] returns. Of
@@ -84,7 +91,8 @@ impl Shard {
         self.wake();
     }
 
-    /// Notes which messages an LND has had for long, and gives their credits to messages that wait.
+    /// Notes which messages an LND has had for long, and gives their credits to messages that wait. As many as
+    /// were lent just go: else the silent would have the reserve lent again and again.
     #[cold]
     fn pass_on_credits(&mut self, now: Instant, ni: NiId) {
         self.ni(ni).look_at = now + LOOK_INTERVAL;
@@ -101,7 +109,7 @@ impl Shard {
             }
         }
         let mut next = 0;
-        while self.ni(ni).credits.waiting_count() > 0
+        while self.ni(ni).credits.is_short()
             && let Some(slot) = self.messages.next_stuck(now, ni, &mut next)
         {
             self.messages.records[slot].has_passed_on = true;
@@ -109,7 +117,7 @@ impl Shard {
             self.counters.credits_passed_on += 1;
             self.grant(now, ni);
         }
-        // Who has been found out may hold what is the reserve of others.
+        // Credits that the silent were found to have are no part of the reserve of others.
         self.grant(now, ni);
         self.settle(now);
     }
@@ -282,13 +290,13 @@ impl Shard {
         {
             self.end(message, status);
         } else {
-            self.messages.record_mut(&message).ready = now;
             self.nis[usize::from(ni.0)].ready.push(&mut self.messages, message);
         }
     }
 
     /// Deals with the ends of messages, those included that come of it.
     pub(super) fn settle(&mut self, now: Instant) {
+        self.now = now;
         while let Some(message) = self.messages.next_ended() {
             let Err(message) = self.resend(now, message) else { continue };
             self.count_end(now, &message);
@@ -493,7 +501,7 @@ impl Shard {
         let peer = self.peers.get_mut(slot);
         peer.queued_bytes -= queued_bytes(bytes);
         peer.stuck_count -= u32::from(record.is_stuck);
-        let took = now - record.ready;
+        let took = now - record.lent_at;
         if resends > 0 {
             self.counters.count_resent(status);
         }

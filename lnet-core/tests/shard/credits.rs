@@ -36,8 +36,8 @@ struct ModelMessage {
     peer: u8,
     deadline: Instant,
     aborted: bool,
-    /// When it got its NI's credit.
-    credited: Instant,
+    /// When the LND got it.
+    lent: Instant,
     /// The standing in which that credit is held.
     credit_of: usize,
     /// Whether another one has that credit.
@@ -95,7 +95,7 @@ impl Model {
             peer,
             deadline: self.now + MESSAGE_TIMEOUT,
             aborted: false,
-            credited: Instant(0),
+            lent: Instant(0),
             credit_of: UNKNOWN,
             has_passed_on: false,
             is_stuck: false,
@@ -148,7 +148,6 @@ impl Model {
     }
 
     fn credited(&mut self, number: usize) {
-        self.messages[number].credited = self.now;
         self.ready.push_back(number);
     }
 
@@ -209,7 +208,7 @@ impl Model {
         }
         self.look_at = self.now + LOOK_INTERVAL;
         let is_long = |message: &ModelMessage| {
-            !message.has_passed_on && self.now - message.credited >= Duration::from_secs(1)
+            !message.has_passed_on && self.now - message.lent >= Duration::from_secs(1)
         };
         let long: Vec<_> = sent.iter().copied().filter(|number| is_long(&self.messages[*number])).collect();
         for &number in &long {
@@ -224,7 +223,7 @@ impl Model {
             }
         }
         for number in long {
-            if self.ni_waiting_count() > 0 {
+            if self.ni_waiting_count() > 0 || self.ni_lent > 0 {
                 self.messages[number].has_passed_on = true;
                 self.give_back(SILENT);
             }
@@ -248,11 +247,11 @@ impl Model {
 
     fn settle(&mut self) {
         while let Some((number, status, peer_held, ni_held)) = self.ending.pop_front() {
-            let ModelMessage { peer, aborted, credited, credit_of, is_stuck, .. } = self.messages[number];
+            let ModelMessage { peer, aborted, lent, credit_of, is_stuck, .. } = self.messages[number];
             let known = self.peers.get_mut(&peer).unwrap();
             known.stuck_count -= u32::from(is_stuck);
             if status == Status::Ok {
-                let is_prompt = known.stuck_count == 0 && self.now - credited <= LOOK_INTERVAL;
+                let is_prompt = known.stuck_count == 0 && self.now - lent <= LOOK_INTERVAL;
                 self.restand(peer, if is_prompt { PROMPT } else { UNKNOWN });
                 self.grant();
             }
@@ -352,11 +351,13 @@ impl Run {
     }
 
     fn transmit(&mut self) {
+        self.node.shard.note_time(self.model.now);
         let transmit = self.node.transmit();
         let expected = self.model.ready.pop_front();
         let sent = transmit.and_then(|transmit| transmit.payload).and_then(|span| span.buffer.md());
         assert_eq!(sent, expected.map(|number| self.mds[number]), "another message's turn");
         if let (Some(transmit), Some(number)) = (transmit, expected) {
+            self.model.messages[number].lent = self.model.now;
             self.flying.push((number, transmit.tx));
         }
     }
@@ -555,6 +556,55 @@ fn who_is_new_waits_for_one_round_of_others_at_most() {
     }
 }
 
+/// Newcomers that take nothing are lent credits again and again; those that the silent have go home.
+#[test]
+fn half_as_many_credits_as_there_are_is_lent_at_most() {
+    let mut node = crowded(8, 1);
+    let (mut now, mut sent) = (Instant(0), 0);
+    (0..8).for_each(|host| send(&mut node, now, 1_000 + host, 1));
+    for round in 0..30 {
+        (0..2).for_each(|host| send(&mut node, now, 2_000 + 2 * round + host, 1));
+        sent += drain(&mut node, now, FRIEND).1 as u64;
+        node.shard.handle_timeout(now);
+        sent += drain(&mut node, now, FRIEND).1 as u64;
+        let with_credit = sent - node.shard.counters().credits_passed_on;
+        assert!(with_credit <= 8 + 4, "{with_credit} credits are taken in round {round}");
+        now = now + Duration::from_millis(1_100);
+    }
+    assert_eq!(sent, 8 + 2 * 30, "newcomers wait for none that is found out");
+}
+
+/// A device that has no room for long says nothing of the peers.
+#[test]
+fn peers_are_judged_by_what_an_lnd_has() {
+    let mut node = crowded(4, 1);
+    let mut now = Instant(0);
+    send(&mut node, now, FRIEND, 1);
+    assert_eq!(drain(&mut node, now, FRIEND), (1, 0));
+    send(&mut node, now, FRIEND, 4);
+    send(&mut node, now, 1_000, 1);
+    for _ in 0..8 {
+        let tx = node.transmit().unwrap().tx;
+        node.shard.give_back(Full(tx));
+        now = now + LOOK_INTERVAL;
+        node.shard.handle_timeout(now);
+    }
+    now = now + Duration::from_secs(2);
+    node.shard.note_time(now);
+    let sent: Vec<TxId> = std::iter::from_fn(|| node.transmit()).map(|sent| sent.tx).collect();
+    assert_eq!(sent.len(), 4);
+    now = now + LOOK_INTERVAL;
+    node.shard.handle_timeout(now);
+    assert_eq!(node.shard.counters().credits_passed_on, 0, "the LND has had them for 250 ms");
+    sent.into_iter().for_each(|tx| node.shard.sent(now, tx, Status::Ok));
+    assert_eq!(drain(&mut node, now, FRIEND), (0, 1));
+    // It is a friend still: its messages do not wait for those of others.
+    (0..4).for_each(|host| send(&mut node, now, 2_000 + host, 1));
+    assert_eq!(drain(&mut node, now, FRIEND), (0, 3));
+    send(&mut node, now, FRIEND, 1);
+    assert_eq!(drain(&mut node, now, FRIEND), (1, 0));
+}
+
 /// A peer that answers again is served as a friend again, and its messages leave in their order.
 #[test]
 fn who_answers_again_is_a_friend() {
@@ -597,7 +647,7 @@ fn peers_take_turns() {
     assert_eq!(left.values().copied().collect::<Vec<_>>(), [8, 8, 8]);
     let last = |host| order.iter().rposition(|other| *other == host).unwrap();
     assert!(last(1_001) + 8 > last(1_000) && last(1_002) > 15, "{order:?}");
-    // One that has not answered yet has a fifth turn, while better ones always wait.
+    // One that has not answered yet has the fourth turn, while better ones always wait.
     let mut node = crowded(4, 1);
     for host in 0..4 {
         send(&mut node, now, 2_000 + host, 1);

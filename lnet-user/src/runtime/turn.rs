@@ -182,6 +182,7 @@ impl Worker {
         if !self.shard.has_transmit() {
             return false;
         }
+        self.shard.note_time(now);
         let mut submitted = 0;
         let (later, first) = self.nis.split_at(self.first_ni);
         for &ni in first.iter().chain(later) {
