@@ -19,9 +19,6 @@ use super::{
 /// one host could be any number of peers.
 const NAMES_PER_ADDRESS_MAX: usize = 4;
 
-/// Peers and connections of which one is few, where they are shared by address.
-const SHARED: u32 = 64;
-
 /// Handshakes that one address may have under way, however few there may be in all.
 const HANDSHAKES_PER_ADDRESS_MIN: usize = 4;
 
@@ -77,12 +74,27 @@ impl Socklnd {
     }
 
     fn insert(&mut self, connection: Connection) -> Option<u32> {
-        let has_share = self.has_share_of_connections(connection.ends.remote.ip());
-        let slot = if has_share { self.connections.insert(connection).ok() } else { None };
+        let (most, used) = (self.config.limits.connections, self.connections.used_count());
+        let is_admitted = self.shares.admits_connection(connection.ends.remote.ip(), most, used);
+        let slot = if is_admitted { self.store(connection) } else { None };
         if slot.is_none() {
             self.counters.add(SocklndEvent::ConnectionsFull);
         }
         slot
+    }
+
+    /// Stores a connection, if there is room for it.
+    pub(super) fn store(&mut self, connection: Connection) -> Option<u32> {
+        let address = connection.ends.remote.ip();
+        let slot = self.connections.insert(connection).ok()?;
+        self.shares.add_connection(address);
+        Some(slot)
+    }
+
+    /// Frees the slot of a connection that has no peer any more.
+    pub(super) fn forget(&mut self, slot: u32) {
+        self.shares.remove_connection(self.connections[slot].ends.remote.ip());
+        self.connections.vacate(slot);
     }
 
     pub(super) fn take_request(
@@ -140,7 +152,7 @@ impl Socklnd {
                     self.answer(now, slot, &local, &hello, up);
                 } else {
                     self.part(now, slot);
-                    self.connections.vacate(slot);
+                    self.forget(slot);
                     let handed = HandedOver { ni: local.ni, hello, ends };
                     self.actions.push_back(StreamOrder::HandOver { conn: ConnId(slot), to, handed });
                 }
@@ -170,7 +182,8 @@ impl Socklnd {
         let known = self.known_peer(local.ni, &source.nid, source.pid);
         let is_connected = known.is_some_and(|known| !self.peers[known].connections.is_empty());
         // Names are few already, while each port is a peer.
-        if is_port(source.pid) && !is_connected && !self.has_share_of_peers(ends.remote.ip()) {
+        let most = self.config.limits.peers;
+        if is_port(source.pid) && !is_connected && !self.shares.admits_peer(ends.remote.ip(), most) {
             self.counters.add(SocklndEvent::PeersFull);
             return self.close(now, slot, up);
         }
@@ -237,30 +250,6 @@ impl Socklnd {
         }
         self.refuse(now, slot, local, version, source, up);
         self.settle(now, peer);
-    }
-
-    /// Whether an address may have one more peer.
-    fn has_share_of_peers(&self, address: IpAddr) -> bool {
-        let most = self.config.limits.peers;
-        is_shared(most, self.peers.used_count(), || {
-            // Peers without connections make room.
-            let connected = self.connections.used().filter(|(slot, connection)| {
-                let peer = self.peers.get(connection.peer);
-                peer.is_some_and(|peer| peer.connections.first() == *slot)
-            });
-            let its =
-                |count, connection: &Connection| count + u32::from(connection.ends.remote.ip() == address);
-            connected.fold((0, 0), |(all, count), (_, connection)| (all + 1, its(count, connection)))
-        })
-    }
-
-    /// Whether an address may have one more connection.
-    fn has_share_of_connections(&self, address: IpAddr) -> bool {
-        let (most, used) = (self.config.limits.connections, self.connections.used_count());
-        is_shared(most, used, || {
-            let its = self.connections.used().filter(|(_, other)| other.ends.remote.ip() == address);
-            (used, its.count() as u32)
-        })
     }
 
     /// Ends the name that has been silent for longest of those that are claimed from the address of a
@@ -385,18 +374,6 @@ impl Socklnd {
         self.say_bytes(slot, bytes);
         self.connections[slot].phase = Phase::Closing;
     }
-}
-
-/// Whether an address may have one more slot of a table: of the last quarter those have some that have few,
-/// one in 64. The count, of all and of this address, matters there alone.
-fn is_shared(most: u32, used: u32, count: impl FnOnce() -> (u32, u32)) -> bool {
-    let few = most / SHARED;
-    let free = most - few * (SHARED / 4);
-    if few == 0 || used < free {
-        return true;
-    }
-    let (all, its) = count();
-    all < free || its < few
 }
 
 /// Whether a process id is the port of a dialler that nothing vouches for: it has one for each connection.

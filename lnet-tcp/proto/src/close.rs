@@ -247,7 +247,7 @@ impl Socklnd {
             self.ended.push_back((tx, Status::Unknown(cause)));
         }
         let has_arriving = connection.incoming.has_arriving();
-        self.connections.vacate(conn.0);
+        self.forget(conn.0);
         if has_arriving {
             up.received(now, self.rx(conn.0), Status::Unknown(Cause::Reset));
         }
@@ -284,7 +284,14 @@ impl Socklnd {
             (connection.peer, connection.kind, connection.phase);
         if let Some(peer) = self.peers.get_mut(peer) {
             if phase == Phase::Established {
+                let first = peer.connections.first();
                 peer.connections.remove(&mut self.connections, slot);
+                if first == slot {
+                    let next = self.connections.get(peer.connections.first());
+                    let [from, to] = [self.connections.get(slot), next]
+                        .map(|connection| connection.map(|connection| connection.ends.remote.ip()));
+                    self.shares.move_peer(from, to);
+                }
                 peer.lost_at = now;
                 *peer.count_mut(kind) -= 1;
                 if peer.connections.is_empty() {

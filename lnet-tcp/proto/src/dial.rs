@@ -71,7 +71,7 @@ impl Socklnd {
         let mut connection = Connection::new(now, Phase::Dialling, ends, deadline);
         (connection.ni, connection.peer, connection.kind) = (Some(peer.ni), slot, kind);
         connection.version = peer.version.unwrap_or_else(|| default_version(&peer.nid, &local.nid));
-        let Ok(conn) = self.connections.insert(connection) else {
+        let Some(conn) = self.store(connection) else {
             self.counters.add(SocklndEvent::ConnectionsFull);
             let at = now + self.config.tunables.min_reconnect;
             return self.set_timer(Timer::Peer(slot), at);
@@ -218,6 +218,9 @@ impl Socklnd {
         let origin = known.origin();
         (known.backoff, known.retry_at) = (Duration::ZERO, now);
         *known.count_mut(kind) += 1;
+        if known.connections.is_empty() {
+            self.shares.move_peer(None, Some(self.connections[slot].ends.remote.ip()));
+        }
         known.connections.push_back(&mut self.connections, slot);
         let connection = &mut self.connections[slot];
         (connection.phase, connection.peer, connection.kind) = (Phase::Established, peer, kind);

@@ -183,6 +183,19 @@ impl Node {
         }
     }
 
+    /// What is counted by address is what there is.
+    #[track_caller]
+    fn check_shares(&self) {
+        let connections = &self.sock.connections;
+        let of = |host| nid(0, host).ip().unwrap();
+        for address in (0..=255).map(of) {
+            let is_its = |slot| connections.get(slot).is_some_and(|its| its.ends.remote.ip() == address);
+            let count = connections.used().filter(|(slot, _)| is_its(*slot)).count() as u32;
+            let peers = self.sock.peers.used().filter(|(_, peer)| is_its(peer.connections.first()));
+            assert_eq!(self.sock.shares.of(address), (count, peers.count() as u32), "{address}");
+        }
+    }
+
     fn count(&self, event: SocklndEvent) -> u64 {
         self.sock.counters().get(event)
     }
@@ -364,6 +377,7 @@ fn one_host_does_not_fill_the_tables() {
         assert!(matches!(node.dial(host, host, 5, ConnectionType::Control), Answer::Taken(_)));
         // One that is connected has further connections.
         assert!(matches!(node.dial(host, host, 5, ConnectionType::BulkIn), Answer::Taken(_)));
+        node.check_shares();
     }
     assert_eq!(by_port(&mut node, 9, 1_999), Answer::Closed);
     // Peers that are known, and not connected, take no room.
@@ -371,6 +385,7 @@ fn one_host_does_not_fill_the_tables() {
     while let Some(conn) = first(&node) {
         node.sock.ended(NOW, conn, None, &mut Shard);
         node.act();
+        node.check_shares();
     }
     assert!(matches!(by_port(&mut node, 9, 1_999), Answer::Taken(_)));
 
@@ -378,6 +393,22 @@ fn one_host_does_not_fill_the_tables() {
     let taken = (0..200).filter(|port| by_port(&mut node, 9, 2_000 + port) != Answer::Closed).count();
     assert_eq!(taken, 96);
     assert!(matches!(node.dial(20, 20, 5, ConnectionType::Control), Answer::Taken(_)));
+}
+
+/// A peer whose first connection ends counts for the address of the next one.
+#[test]
+fn peers_count_for_the_address_of_their_first_connection() {
+    let mut node = Node::new();
+    let first = node.take(9, 30, 5, ConnectionType::Control);
+    let second = node.take(8, 30, 5, ConnectionType::BulkIn);
+    let of = |node: &Node, host| node.sock.shares.of(nid(0, host).ip().unwrap());
+    assert_eq!([9, 8].map(|host| of(&node, host)), [(1, 1), (1, 0)]);
+    for (conn, left) in [(first, [(0, 0), (1, 1)]), (second, [(0, 0); 2])] {
+        node.sock.close(NOW, conn.0, &mut Shard);
+        node.act();
+        assert_eq!([9, 8].map(|host| of(&node, host)), left);
+        node.check_shares();
+    }
 }
 
 /// A host that opens connections and says nothing ends its own handshakes.

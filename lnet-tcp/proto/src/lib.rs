@@ -31,6 +31,7 @@ mod dial;
 mod peer;
 mod receive;
 mod send;
+mod shares;
 mod shelf;
 mod stats;
 mod timers;
@@ -57,6 +58,7 @@ use lnet_wire::{Nid, steer};
 
 use connection::{Connection, Item, OfPeer, Ready, Resumed};
 use peer::{Idle, SockPeer};
+use shares::Shares;
 use shelf::{SHELVED_MAX, STOPPED_MAX, Shelved};
 
 pub use connection::Ends;
@@ -300,6 +302,7 @@ pub struct Socklnd {
     nis: Vec<SocklndNi>,
     peers: Table<SockPeer>,
     connections: Slab<Connection>,
+    shares: Shares,
     items: Slab<Item>,
     /// Connections that have pieces for the driver.
     ready: List<Ready>,
@@ -341,6 +344,7 @@ impl Socklnd {
             nis: Vec::new(),
             peers: Table::new(peers, seed),
             connections: Slab::new(connections),
+            shares: Shares::new(connections, seed),
             items: Slab::new(messages),
             ready: List::new(),
             resumed: List::new(),
