@@ -72,7 +72,8 @@ impl Staged for Submitted {
     const STAGE: Stage = Stage::Submitted;
 }
 
-/// A message in state `S`: the only way to touch its record. Neither `Clone` nor `Copy`.
+/// A message in state `S`: the way to touch its record, but for what [`Messages::next_stuck`] finds. Neither
+/// `Clone` nor `Copy`.
 #[must_use = "a message that is let go never ends"]
 pub(crate) struct Message<S> {
     slot: u32,
@@ -80,7 +81,7 @@ pub(crate) struct Message<S> {
 }
 
 impl<S> Message<S> {
-    pub(crate) const fn at(slot: u32) -> Self {
+    const fn at(slot: u32) -> Self {
         Self { slot, state: PhantomData }
     }
 
@@ -153,9 +154,9 @@ pub(crate) struct MessageState {
     /// The standing in which its NI's credit is held.
     pub(crate) credit_of: Standing,
     /// Messages for the same peer that wait behind it for the same NI.
-    pub(crate) followers: List<Waiting>,
+    followers: MessageQueue<PeerCredited>,
     /// The first message for the same peer that waits for another NI, or [`NONE`].
-    pub(crate) next_head: u32,
+    next_head: u32,
     /// How it ended.
     pub(crate) status: Status,
     /// Whether it is to leave by its NI and no other: it names it, or what it answers came by it.
@@ -181,7 +182,7 @@ impl MessageState {
             has_passed_on: false,
             is_stuck: false,
             credit_of: Standing::Unknown,
-            followers: List::new(),
+            followers: MessageQueue::new(),
             next_head: NONE,
             status: Status::Ok,
             stage: Stage::Queued,
@@ -211,7 +212,7 @@ impl MessageState {
 }
 
 /// Marks the queue that a message waits in.
-pub(crate) struct Waiting;
+struct Waiting;
 /// Marks the deadlines of an NI.
 struct NiDeadlines;
 
@@ -250,6 +251,12 @@ impl<S> MessageQueue<S> {
     pub(crate) fn pop(&mut self, messages: &mut Messages) -> Option<Message<S>> {
         self.list.pop_front(&mut messages.records).map(Message::at)
     }
+
+    /// Takes out the message of a slot, which waits here.
+    pub(crate) fn remove(&mut self, messages: &mut Messages, slot: u32) -> Message<S> {
+        self.list.remove(&mut messages.records, slot);
+        Message::at(slot)
+    }
 }
 
 /// The records of messages, by their slots.
@@ -281,8 +288,7 @@ impl<S: Staged> MessageQueue<S> {
     /// Takes out a message whose deadline has passed and that waits here.
     pub(crate) fn take_expired(&mut self, messages: &mut Messages, expired: Message<Expired>) -> Message<S> {
         assert_eq!(messages.records[expired.slot].stage, S::STAGE, "a message waits in the wrong queue");
-        self.list.remove(&mut messages.records, expired.slot);
-        Message::at(expired.slot)
+        self.remove(messages, expired.slot)
     }
 }
 
@@ -367,7 +373,7 @@ const RESPONSES_LOOKED_AT: usize = 16;
 
 /// All messages of a shard that are on their way out.
 pub(crate) struct Messages {
-    pub(crate) records: Records,
+    records: Records,
     /// Responses at once at most.
     responses_max: u32,
     /// Room for requests that is for pings and pushes.
@@ -513,7 +519,7 @@ impl Messages {
 
     /// The first message from `next` on that the LND of this NI has had for [`SILENT_MAX`], and that has not
     /// passed its credit on.
-    pub(crate) fn next_stuck(&self, now: Instant, ni: NiId, next: &mut u32) -> Option<u32> {
+    pub(crate) fn next_stuck(&mut self, now: Instant, ni: NiId, next: &mut u32) -> Option<&mut MessageState> {
         let is_stuck = |record: &MessageState| {
             record.stage == Stage::Submitted
                 && !record.has_passed_on
@@ -523,7 +529,70 @@ impl Messages {
         let slot =
             (*next..self.records.capacity()).find(|slot| self.records.get(*slot).is_some_and(is_stuck))?;
         *next = slot + 1;
-        Some(slot)
+        Some(&mut self.records[slot])
+    }
+
+    /// The NI for which a head waits, and the next head of its peer; `None` behind the last one.
+    pub(crate) fn head(&self, slot: u32) -> Option<(NiId, u32)> {
+        self.records.get(slot).map(|record| (record.transmit.ni, record.next_head))
+    }
+
+    /// The head that waits for an NI among those of a peer.
+    pub(crate) fn head_at(&self, heads: u32, ni: NiId) -> Option<u32> {
+        let mut slot = heads;
+        while let Some((by, next)) = self.head(slot) {
+            if by == ni {
+                return Some(slot);
+            }
+            slot = next;
+        }
+        None
+    }
+
+    /// Has a message be the first one of the heads of its peer.
+    pub(crate) fn add_head(&mut self, heads: &mut u32, message: &Message<PeerCredited>) {
+        self.records[message.slot].next_head = core::mem::replace(heads, message.slot);
+    }
+
+    /// Has a message wait behind a head, for the same peer and NI.
+    pub(crate) fn follow(&mut self, head: u32, message: Message<PeerCredited>) {
+        let mut followers = self.records[head].followers.take();
+        followers.push(self, message);
+        self.records[head].followers = followers;
+    }
+
+    /// Takes a message out that waits behind a head.
+    pub(crate) fn unfollow(&mut self, head: u32, expired: Message<Expired>) -> Message<PeerCredited> {
+        let mut followers = self.records[head].followers.take();
+        let message = followers.take_expired(self, expired);
+        self.records[head].followers = followers;
+        message
+    }
+
+    /// Has a message be none of the heads of its peer any more; the first one behind it, which is one instead.
+    pub(crate) fn succeed(
+        &mut self,
+        heads: &mut u32,
+        message: &Message<PeerCredited>,
+    ) -> Option<Message<PeerCredited>> {
+        let mut followers = self.records[message.slot].followers.take();
+        let mut next = core::mem::replace(&mut self.records[message.slot].next_head, NONE);
+        let first = followers.pop(self);
+        if let Some(first) = &first {
+            let record = &mut self.records[first.slot];
+            (record.followers, record.next_head) = (followers, next);
+            next = first.slot;
+        }
+        if *heads == message.slot {
+            *heads = next;
+            return first;
+        }
+        let mut before = *heads;
+        while self.records[before].next_head != message.slot {
+            before = self.records[before].next_head;
+        }
+        self.records[before].next_head = next;
+        first
     }
 
     /// A message gave its NI's credit back before it was sent.

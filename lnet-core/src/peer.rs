@@ -107,7 +107,7 @@ pub struct PeerRecord {
 
 pub(crate) struct Peers {
     peers: Table<PeerNi>,
-    /// Those that make room first, and those that are [prompt](Standing::Prompt).
+    /// Peers that make room first, and those that are [prompt](Standing::Prompt).
     idle: [List<IdlePeers>; 2],
     /// Peer NIs that messages came from, by a few bits of their NIDs.
     recent: [u32; RECENT],

@@ -12,10 +12,9 @@
 //! Invariants: messages to one peer by one NI leave in the order they came; while a message waits, no credit
 //! is free, and those that are not worse than its peer hold the reserve.
 
-use crate::collections::{List, NONE};
 use crate::credit::Pool;
 use crate::lnd::NiId;
-use crate::message::{Expired, Message, MessageQueue, Messages, PeerCredited, Stage, Standing, Waiting};
+use crate::message::{Expired, Message, MessageQueue, Messages, PeerCredited, Standing};
 use crate::peer::Peers;
 
 const STANDINGS: [Standing; 3] = [Standing::Prompt, Standing::Unknown, Standing::Silent];
@@ -30,7 +29,7 @@ const RESERVE_PART: u32 = 4;
 pub(crate) struct NiCredits {
     pool: Pool,
     /// The heads, by the standing of their peers.
-    turns: [List<Waiting>; 3],
+    turns: [MessageQueue<PeerCredited>; 3],
     /// Credits that others got while peers of a standing waited.
     skipped: [u8; 3],
     /// Credits that are taken, by the standing that the peers had then.
@@ -39,7 +38,7 @@ pub(crate) struct NiCredits {
 
 impl NiCredits {
     pub(crate) const fn new(total: u32) -> Self {
-        let turns = [List::new(), List::new(), List::new()];
+        let turns = [const { MessageQueue::new() }; 3];
         Self { pool: Pool::new(total), turns, skipped: [0; 3], taken: [0; 3] }
     }
 
@@ -71,15 +70,13 @@ impl NiCredits {
         message: Message<PeerCredited>,
     ) {
         self.pool.wait();
-        let (ni, peer, slot) = position_of(messages, &message);
+        let (ni, peer) = position_of(messages, &message);
         let peer = peers.get_mut(peer);
-        if let Some(head) = head_at(messages, peer.heads, ni) {
-            let mut followers = core::mem::take(&mut messages.records[head].followers);
-            followers.push_back(&mut messages.records, slot);
-            messages.records[head].followers = followers;
+        if let Some(head) = messages.head_at(peer.heads, ni) {
+            messages.follow(head, message);
         } else {
-            messages.records[slot].next_head = core::mem::replace(&mut peer.heads, slot);
-            self.turns[peer.standing as usize].push_back(&mut messages.records, slot);
+            messages.add_head(&mut peer.heads, &message);
+            self.turns[peer.standing as usize].push(messages, message);
         }
     }
 
@@ -156,36 +153,18 @@ impl NiCredits {
         peers: &mut Peers,
         standing: Standing,
     ) -> Option<Message<PeerCredited>> {
-        let slot = self.turns[standing as usize].pop_front(&mut messages.records)?;
-        self.succeed(messages, peers, slot);
+        let message = self.turns[standing as usize].pop(messages)?;
+        self.succeed(messages, peers, &message);
         self.pool.end_wait();
-        Some(Message::at(slot))
+        Some(message)
     }
 
     /// Has the first message behind a head that was taken out be the head.
-    fn succeed(&mut self, messages: &mut Messages, peers: &mut Peers, slot: u32) {
-        let records = &mut messages.records;
-        let peer = peers.get_mut(records[slot].peer());
-        let mut followers = core::mem::take(&mut records[slot].followers);
-        let behind = core::mem::replace(&mut records[slot].next_head, NONE);
-        let next = match followers.pop_front(records) {
-            None => behind,
-            Some(first) => {
-                records[first].followers = followers;
-                records[first].next_head = behind;
-                self.turns[peer.standing as usize].push_back(records, first);
-                first
-            }
-        };
-        if peer.heads == slot {
-            peer.heads = next;
-            return;
+    fn succeed(&mut self, messages: &mut Messages, peers: &mut Peers, former: &Message<PeerCredited>) {
+        let peer = peers.get_mut(messages.record(former).peer());
+        if let Some(first) = messages.succeed(&mut peer.heads, former) {
+            self.turns[peer.standing as usize].push(messages, first);
         }
-        let mut before = peer.heads;
-        while records[before].next_head != slot {
-            before = records[before].next_head;
-        }
-        records[before].next_head = next;
     }
 
     /// All messages that wait; the caller has each of them [wait](Self::wait) again or do something else.
@@ -210,30 +189,24 @@ impl NiCredits {
         peers: &mut Peers,
         expired: Message<Expired>,
     ) -> Message<PeerCredited> {
-        let (ni, peer, slot) = position_of(messages, &expired);
-        let records = &mut messages.records;
-        assert_eq!(records[slot].stage, Stage::PeerCredited, "a message waits in the wrong queue");
+        let (ni, peer) = position_of(messages, &expired);
         let peer = peers.get_mut(peer);
-        let standing = peer.standing;
-        let Some(head) = head_at(messages, peer.heads, ni) else {
+        let Some(head) = messages.head_at(peer.heads, ni) else {
             unreachable!("a message waits for no turn")
         };
-        if head == slot {
-            self.turns[standing as usize].remove(&mut messages.records, slot);
-            self.succeed(messages, peers, slot);
-        } else {
-            let mut followers = core::mem::take(&mut messages.records[head].followers);
-            followers.remove(&mut messages.records, slot);
-            messages.records[head].followers = followers;
-        }
         self.pool.end_wait();
-        Message::at(slot)
+        if head != expired.slot() {
+            return messages.unfollow(head, expired);
+        }
+        let message = self.turns[peer.standing as usize].take_expired(messages, expired);
+        self.succeed(messages, peers, &message);
+        message
     }
 
     /// Has the peer of a head wait among those of another standing.
     pub(crate) fn move_head(&mut self, messages: &mut Messages, head: u32, from: Standing, to: Standing) {
-        self.turns[from as usize].remove(&mut messages.records, head);
-        self.turns[to as usize].push_back(&mut messages.records, head);
+        let message = self.turns[from as usize].remove(messages, head);
+        self.turns[to as usize].push(messages, message);
     }
 
     /// Messages that wait.
@@ -246,31 +219,19 @@ impl NiCredits {
         self.pool.waiting_count() > 0 || self.pool.excess() > 0
     }
 
-    /// What [`Pool::available`] says.
+    /// The credits that [`Pool::available`] tells.
     pub(crate) fn available(&self) -> i64 {
         self.pool.available()
     }
 
-    /// What [`Pool::bounds`] says.
+    /// The numbers that [`Pool::bounds`] tells.
     pub(crate) const fn bounds(&self) -> (u32, i64) {
         self.pool.bounds()
     }
 }
 
-/// The NI and the peer of a message, and its slot.
-fn position_of<S>(messages: &Messages, message: &Message<S>) -> (NiId, u32, u32) {
+/// The NI and the peer of a message.
+fn position_of<S>(messages: &Messages, message: &Message<S>) -> (NiId, u32) {
     let record = messages.record(message);
-    (record.transmit.ni, record.peer(), message.slot())
-}
-
-/// The head at an NI among those of a peer.
-pub(crate) fn head_at(messages: &Messages, heads: u32, ni: NiId) -> Option<u32> {
-    let mut slot = heads;
-    while let Some(record) = messages.records.get(slot) {
-        if record.transmit.ni == ni {
-            return Some(slot);
-        }
-        slot = record.next_head;
-    }
-    None
+    (record.transmit.ni, record.peer())
 }

@@ -118,7 +118,7 @@ struct Visit {
     ping: Ping,
 }
 
-/// Who has the next turn.
+/// A turn that is next.
 enum NextTurn {
     /// A peer whose visit goes on.
     GoingOn,
@@ -185,7 +185,7 @@ impl<O: Clone> Node<O> {
         }
     }
 
-    /// Who has the next turn of each rank of which peers wait, the best rank first.
+    /// The next turn of each rank of which peers wait, the best rank first.
     fn next_turns(&self) -> [Option<(Rank, NextTurn)>; 3] {
         let mut next = [const { None }; 3];
         if !self.discoveries.turns.is_empty() {
@@ -208,7 +208,7 @@ impl<O: Clone> Node<O> {
         visits.map(visit).collect()
     }
 
-    /// Who of a rank of which peers wait has the next turn, where these visits are under way.
+    /// The next turn of a rank of which peers wait, where these visits are under way.
     fn next_visit(&self, visits: &[Visit], rank: Rank) -> NextTurn {
         // A visit of a rank counts against those that are not worse, and strangers have a part of the room.
         let counts = |visit: &&Visit| match rank {

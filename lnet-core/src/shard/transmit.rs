@@ -29,7 +29,6 @@ use crate::message::{
 };
 use crate::time::Instant;
 use crate::topology::NiStatus;
-use crate::turns::head_at;
 
 /// How often it is looked who has had a credit for long, while others wait.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
@@ -97,8 +96,7 @@ impl Shard {
     fn pass_on_credits(&mut self, now: Instant, ni: NiId) {
         self.ni(ni).look_at = now + LOOK_INTERVAL;
         let mut next = 0;
-        while let Some(slot) = self.messages.next_stuck(now, ni, &mut next) {
-            let record = &mut self.messages.records[slot];
+        while let Some(record) = self.messages.next_stuck(now, ni, &mut next) {
             let (peer, taken_as) = (record.peer(), record.credit_of);
             let is_news = !core::mem::replace(&mut record.is_stuck, true);
             record.credit_of = Standing::Silent;
@@ -110,9 +108,9 @@ impl Shard {
         }
         let mut next = 0;
         while self.ni(ni).credits.is_short()
-            && let Some(slot) = self.messages.next_stuck(now, ni, &mut next)
+            && let Some(record) = self.messages.next_stuck(now, ni, &mut next)
         {
-            self.messages.records[slot].has_passed_on = true;
+            record.has_passed_on = true;
             self.ni(ni).credits.pass_on(Standing::Silent);
             self.counters.credits_passed_on += 1;
             self.grant(now, ni);
@@ -136,9 +134,8 @@ impl Shard {
         let former = core::mem::replace(&mut peer.standing, standing);
         let mut head = peer.heads;
         while former != standing
-            && let Some(record) = self.messages.records.get(head)
+            && let Some((ni, next)) = self.messages.head(head)
         {
-            let (ni, next) = (record.transmit.ni, record.next_head);
             self.nis[usize::from(ni.0)].credits.move_head(&mut self.messages, head, former, standing);
             head = next;
         }
@@ -246,7 +243,7 @@ impl Shard {
         let shard_ni = &mut self.nis[usize::from(ni.0)];
         let peer = self.peers.get_mut(self.messages.record(&message).peer());
         let standing = peer.standing;
-        let is_first = peer.heads == NONE || head_at(&self.messages, peer.heads, ni).is_none();
+        let is_first = peer.heads == NONE || self.messages.head_at(peer.heads, ni).is_none();
         if is_first && shard_ni.credits.try_take(standing) {
             shard_ni.timers.forget(&mut self.messages, &message);
             self.messages.record_mut(&message).credit_of = standing;

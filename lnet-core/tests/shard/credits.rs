@@ -523,7 +523,7 @@ proptest! {
     }
 }
 
-/// One that nothing is known of yet goes at once where the silent have been found out. Before that it has
+/// A message to a peer that nothing is known of yet goes at once where the silent have been found out. Before that it has
 /// its turn after one message of each: with 700 of them and 256 credits within three times 1.25 s.
 #[test]
 fn who_is_new_waits_for_one_round_of_others_at_most() {
@@ -598,7 +598,7 @@ fn peers_are_judged_by_what_an_lnd_has() {
     assert_eq!(node.shard.counters().credits_passed_on, 0, "the LND has had them for 250 ms");
     sent.into_iter().for_each(|tx| node.shard.sent(now, tx, Status::Ok));
     assert_eq!(drain(&mut node, now, FRIEND), (0, 1));
-    // It is a friend still: its messages do not wait for those of others.
+    // The peer is a friend still: its messages do not wait for those of others.
     (0..4).for_each(|host| send(&mut node, now, 2_000 + host, 1));
     assert_eq!(drain(&mut node, now, FRIEND), (0, 3));
     send(&mut node, now, FRIEND, 1);
@@ -647,7 +647,7 @@ fn peers_take_turns() {
     assert_eq!(left.values().copied().collect::<Vec<_>>(), [8, 8, 8]);
     let last = |host| order.iter().rposition(|other| *other == host).unwrap();
     assert!(last(1_001) + 8 > last(1_000) && last(1_002) > 15, "{order:?}");
-    // One that has not answered yet has the fourth turn, while better ones always wait.
+    // A peer that has not answered yet has the fourth turn, while better ones always wait.
     let mut node = crowded(4, 1);
     for host in 0..4 {
         send(&mut node, now, 2_000 + host, 1);

@@ -183,7 +183,7 @@ impl Node {
         }
     }
 
-    /// What is counted by address is what there is.
+    /// Counts by address are those of what there is.
     #[track_caller]
     fn check_shares(&self) {
         let connections = &self.sock.connections;
@@ -375,7 +375,7 @@ fn one_host_does_not_fill_the_tables() {
     for host in 20..50 {
         assert!(matches!(by_port(&mut node, host, 2_000), Answer::Taken(_)), "host {host}");
         assert!(matches!(node.dial(host, host, 5, ConnectionType::Control), Answer::Taken(_)));
-        // One that is connected has further connections.
+        // A peer that is connected has further connections.
         assert!(matches!(node.dial(host, host, 5, ConnectionType::BulkIn), Answer::Taken(_)));
         node.check_shares();
     }

@@ -10,7 +10,7 @@ use lnet_core::collections::{Chain, Keyed, Link, Seed, Table, linked};
 /// Slots of a table of which one is few, where it is shared by address.
 const SHARED: u32 = 64;
 
-/// What there is with an address.
+/// Slots that an address has.
 struct Share {
     address: IpAddr,
     connection_count: u32,
