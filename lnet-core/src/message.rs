@@ -569,7 +569,7 @@ impl Messages {
         message
     }
 
-    /// Has a message be none of the heads of its peer any more; the first one behind it, which is one instead.
+    /// Has a message be no head of its peer any more; the first one behind it, which is one instead.
     pub(crate) fn succeed(
         &mut self,
         heads: &mut u32,
@@ -645,8 +645,8 @@ impl Messages {
         self.ended.list.pop_front(&mut self.records).map(Message::at)
     }
 
-    /// Keeps a message of another node that has ended, for [`Messages::next_forwarded`]. It has no credits, and
-    /// its LND has it no more.
+    /// Keeps a message of another node that has ended, for [`Messages::next_forwarded`]. It has no credits,
+    /// and its LND has it no more.
     pub(crate) fn keep_forwarded(&mut self, message: Message<Done>) {
         self.records[message.slot].stage = Stage::Ended;
         self.forwarded.list.push_back(&mut self.records, message.slot);

@@ -2,9 +2,9 @@
 //!
 //! Invariants: traffic makes at most as many as the limits say, whatever the senders; the node's own
 //! NIs find room besides, and stay; one that is referred to by a message stays; of the others the one
-//! that has been idle longest makes room for a newcomer, those that take their messages soon after all others:
-//! so many strangers do not have this node forget who its friends are. A peer without references has all its credits at
-//! home and no message waiting, so forgetting it loses nothing.
+//! that has been idle longest makes room for a newcomer, those that take their messages soon after all
+//! others: so many strangers do not have this node forget who its friends are. A peer without references has
+//! all its credits at home and no message waiting.
 
 use lnet_wire::Nid;
 

@@ -8,8 +8,8 @@
 //! - the [`Uplink`](crate::lnd::Uplink) methods for its LNDs;
 //! - [`Shard::handle_timeout`] at the time that [`Shard::poll_timeout`] says;
 //! - [`Shard::handle_mesh`] for its siblings;
-//! - after any of these [`Shard::note_time`], then [`Shard::poll_transmit`], [`Shard::poll_event`], [`Shard::poll_resume`] and, for each
-//!   sibling, [`Shard::poll_mesh_to`] until they return `None`.
+//! - after any of these [`Shard::note_time`], then [`Shard::poll_transmit`], [`Shard::poll_event`],
+//!   [`Shard::poll_resume`] and, for each sibling, [`Shard::poll_mesh_to`] until they return `None`.
 //!
 //! Invariants: nothing allocates after [`Shard::new`]; what a peer sends never trips an assertion, what an
 //! LND does against its contract always does; a message ends exactly once, and with it its operation on a

@@ -45,8 +45,8 @@ impl Shard {
         Some(Lent { transmit: self.messages.submit(self.now, message), more: !ready.is_empty() })
     }
 
-    /// Says what time it is, for the messages that are polled next. Calls that say so as well may be long ago,
-    /// and how soon a message ends tells who takes what is sent to it.
+    /// Says what time it is, for the messages that are polled next. Calls that say so as well may be long
+    /// ago, and how soon a message ends tells who takes what is sent to it.
     #[inline]
     pub const fn note_time(&mut self, now: Instant) {
         self.now = now;
@@ -90,8 +90,8 @@ impl Shard {
         self.wake();
     }
 
-    /// Notes which messages an LND has had for long, and gives their credits to messages that wait. As many as
-    /// were lent just go: else the silent would have the reserve lent again and again.
+    /// Notes which messages an LND has had for long, and gives their credits to messages that wait. As many
+    /// as were lent just go: else the silent would have the reserve lent again and again.
     #[cold]
     fn pass_on_credits(&mut self, now: Instant, ni: NiId) {
         self.ni(ni).look_at = now + LOOK_INTERVAL;

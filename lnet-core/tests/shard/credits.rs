@@ -523,8 +523,8 @@ proptest! {
     }
 }
 
-/// A message to a peer that nothing is known of yet goes at once where the silent have been found out. Before that it has
-/// its turn after one message of each: with 700 of them and 256 credits within three times 1.25 s.
+/// A message to a peer that nothing is known of yet goes at once where the silent have been found out. Before
+/// that it has its turn after one message of each: with 700 of them and 256 credits in three times 1.25 s.
 #[test]
 fn who_is_new_waits_for_one_round_of_others_at_most() {
     for (shard_count, rounds) in [(1, 3), (2, 6)] {

@@ -1,7 +1,7 @@
 //! Connections and connected peers, counted by the address at their other end.
 //!
-//! Invariants: never grows; an address is here while a connection has it; a peer counts for the address of its
-//! first connection.
+//! Invariants: never grows; an address is here while a connection has it; a peer counts for the address of
+//! its first connection.
 
 use core::net::IpAddr;
 
