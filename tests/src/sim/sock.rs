@@ -66,6 +66,8 @@ struct Link {
     is_connected: bool,
     /// Bytes that another shard has received.
     early: Vec<u8>,
+    /// Payload of the requests that are shelved, in their order.
+    shelved: Vec<u8>,
     outgoing: VecDeque<Outgoing>,
     queued_bytes: u64,
     /// Bytes that were written and that the protocol has not been told of.
@@ -80,6 +82,7 @@ impl Link {
             end,
             is_connected,
             early,
+            shelved: Vec::new(),
             outgoing: VecDeque::new(),
             queued_bytes: 0,
             written_bytes: 0,

@@ -94,6 +94,7 @@ impl SockDriver {
     /// Goes on with what messages that were resumed have held up.
     pub(in crate::sim) fn settle(&mut self, now: Instant, up: &mut Up<'_, '_>) {
         self.act(now, up);
+        self.sock.look_at_shelved(now, up);
         while let Some(conn) = self.sock.poll_resumed() {
             if let Some(link) = self.link_mut(conn) {
                 link.used_at = now;
@@ -120,6 +121,16 @@ impl SockDriver {
         loop {
             let wants = self.sock.wants(conn);
             let Some(link) = self.link_mut(conn).filter(|link| link.is_connected) else { return };
+            if let Wants::Replay(count) = wants {
+                // The payload of a request that was shelved comes in front of what has arrived.
+                let rest = link.shelved.split_off(count as usize);
+                let mut bytes = std::mem::replace(&mut link.shelved, rest);
+                bytes.append(&mut link.early);
+                link.early = bytes;
+                self.sock.replayed(now, conn, up);
+                self.act(now, up);
+                continue;
+            }
             let (end, early_bytes) = (link.end, link.early.len());
             let arrived_bytes = up.around.streams.arrived_bytes(end);
             let lacks = matches!(wants, Wants::Whole(count) if early_bytes + arrived_bytes < count as usize);
@@ -142,7 +153,13 @@ impl SockDriver {
                 _ => link.early[..count].to_vec(),
             };
             let used = match wants {
-                Wants::Nothing | Wants::Shelve(_) | Wants::Replay(_) => return,
+                Wants::Nothing | Wants::Replay(_) => return,
+                Wants::Shelve(left_bytes) => {
+                    let count = count.min(left_bytes as usize);
+                    link.shelved.extend(&bytes[..count]);
+                    self.sock.shelved(conn, count as u32);
+                    count
+                }
                 Wants::Whole(_) => {
                     self.sock.whole(now, conn, up);
                     0
