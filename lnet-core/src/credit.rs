@@ -4,7 +4,8 @@
 //! messages to one peer get a peer's or an NI's credit in the order they came, and a credit that returns goes
 //! to one that waits directly, so no newcomer overtakes (LNet `lib-move.c: lnet_post_send_locked`,
 //! `lnet_return_tx_credits_locked`). A message that an LND has had for long may pass its credit on: then
-//! another one holds it. Whose turn is next at an NI is said by [`turns`](crate::turns).
+//! another one holds it, or there is one less that was lent. Whose turn is next at an NI is said by
+//! [`turns`](crate::turns).
 
 use crate::message::{Expired, Message, MessageQueue, Messages, Staged};
 

@@ -131,7 +131,8 @@ pub struct Counters {
     pub gated: u64,
     /// Responses that had waited for a credit for long, and made room for others.
     pub responses_evicted: u64,
-    /// Credits of NIs that went from a message which its peer did not take for long to one that waited.
+    /// Credits of NIs that went from a message which its peer did not take for long to one that waited, or
+    /// that were lent and went.
     pub credits_passed_on: u64,
     /// Descriptors that were unlinked because a response did not come in time.
     pub response_timeouts: u64,

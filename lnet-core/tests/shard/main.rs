@@ -34,5 +34,6 @@ mod target;
 mod track;
 mod track_model;
 mod traffic;
+mod turns;
 mod update;
 mod update_model;

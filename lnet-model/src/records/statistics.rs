@@ -72,7 +72,7 @@ counters! {
         answers_refused: u64 = "answers_refused",
         /// Pings and pushes of discovery that were given up while they were silent, since others had no room.
         discoveries_evicted: u64 = "discoveries_evicted",
-        /// Credits of NIs that went from messages which their peers did not take for a second to others.
+        /// Credits of NIs that messages passed on which their peers did not take for a second.
         credits_passed_on: u64 = "credits_passed_on",
     }
 }
