@@ -196,9 +196,9 @@ impl Programs {
     }
 
     /// Looks whether frames arrive nowhere: those that find no socket, and those that were steered while
-    /// shards receive nothing; and whether one queue of several has all of them. `traffic` is that of the shards by each interface
-    /// ([`XdpLnd::ring_traffic`](crate::XdpLnd::ring_traffic)), `packets` what the kernel counts on those
-    /// that have not [received](Programs::unheard) yet. The NIs tell it, and the log.
+    /// shards receive nothing; and whether one queue of several has all of them. `traffic` is that of the
+    /// shards by each interface ([`XdpLnd::ring_traffic`](crate::XdpLnd::ring_traffic)), `packets` what the
+    /// kernel counts on those that have not [received](Programs::unheard) yet. The NIs tell it, and the log.
     ///
     /// # Errors
     /// The kernel's refusal.

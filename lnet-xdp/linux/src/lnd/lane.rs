@@ -54,7 +54,8 @@ pub(crate) struct Lane {
     pub(super) frames_received: u64,
     /// How often the kernel has taken what was pushed: frames that were sent, at least.
     pub(super) sendings: u64,
-    /// Flows of the frames that were looked at, since [`XdpLnd::ring_traffic`](super::XdpLnd::ring_traffic) was asked.
+    /// Flows of the frames that were looked at since
+    /// [`XdpLnd::ring_traffic`](super::XdpLnd::ring_traffic) was last asked.
     pub(super) tuples: Cell<Tuples>,
     /// Descriptors pushed that the kernel has not been told of.
     unflushed: bool,
