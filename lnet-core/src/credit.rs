@@ -169,12 +169,12 @@ impl<S: Staged> Credits<S> {
         self.waiters.take_expired(messages, expired)
     }
 
-    /// What [`Pool::available`] says.
+    /// Free credits less messages without one ([`Pool::available`]).
     pub(crate) fn available(&self) -> i64 {
         self.pool.available()
     }
 
-    /// What [`Pool::bounds`] says.
+    /// Total and least of the credits ([`Pool::bounds`]).
     pub(crate) const fn bounds(&self) -> (u32, i64) {
         self.pool.bounds()
     }

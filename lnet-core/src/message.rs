@@ -85,7 +85,7 @@ impl<S> Message<S> {
         Self { slot, state: PhantomData }
     }
 
-    /// Where its record is.
+    /// Slot of its record.
     pub(crate) const fn slot(&self) -> u32 {
         self.slot
     }
@@ -145,7 +145,7 @@ pub(crate) struct MessageState {
     pub(crate) started: Instant,
     pub(crate) deadline: Instant,
     pub(crate) release: Release,
-    /// When its LND got it last.
+    /// Time at which its LND got it last.
     pub(crate) lent_at: Instant,
     /// Whether it has passed that credit on.
     pub(crate) has_passed_on: bool,

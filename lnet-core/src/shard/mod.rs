@@ -168,7 +168,7 @@ pub struct Shard {
     sequence: u64,
     news: News,
     counters: Counters,
-    /// When it was called last, as far as it was told.
+    /// Time of the last call, as far as it was told.
     now: Instant,
     #[cfg(feature = "sabotage")]
     loses_credit: bool,

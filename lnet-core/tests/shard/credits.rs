@@ -48,7 +48,7 @@ struct ModelMessage {
     peer: u8,
     deadline: Instant,
     aborted: bool,
-    /// When the LND got it.
+    /// Time at which the LND got it.
     lent: Instant,
     /// The standing in which that credit is held.
     credit_of: usize,

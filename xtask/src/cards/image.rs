@@ -60,7 +60,7 @@ const TOOL_PACKAGES: [&str; 9] = [
     "libnl-cli-3-200",
     "libnl-route-3-200",
 ];
-/// Where those packages have libraries.
+/// Directories in which those packages have libraries.
 const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
 /// Applets of busybox that hide none of [`PROGRAMS`], and are programs of their own.
 const NO_APPLETS: [&str; 7] = ["busybox", "sh", "ash", "ip", "tc", "ss", "init"];

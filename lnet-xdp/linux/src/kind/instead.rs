@@ -56,7 +56,7 @@ pub(super) struct DeafRings {
     from: Rung,
     /// The last one that was deaf.
     former: Rung,
-    /// What was deaf, and how that was found.
+    /// Reason: the rings that were deaf, and how that was found.
     why: String,
     /// Whether nothing else could be had: the rings stay.
     stays: bool,

@@ -87,8 +87,7 @@ pub enum XdpPort {
     Socket(SocketPort),
     /// Queues of an open NI over rings that have come, on their way to the shard.
     Queues(FurtherQueues),
-    /// Nothing any more, on its way back: what carried the NI's frames was given up, and nothing came
-    /// instead.
+    /// No carrier any more, on its way back: the former one was given up, and none came instead.
     Nothing(NoCarrier),
 }
 

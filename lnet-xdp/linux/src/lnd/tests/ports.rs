@@ -104,7 +104,7 @@ fn messages_wait_for_what_carries_their_ni_next() {
     for (shard, part) in a.shards.iter_mut().zip(parts) {
         shard.lnd.add_port(part);
     }
-    // What was sent by the former rings is lost.
+    // Frames that were sent by the former rings are lost.
     (0..2).for_each(|queue| drop(wire.nodes[0].take_sent(queue)));
     wire.run();
     let [a, b] = &wire.nodes;
