@@ -19,6 +19,12 @@ pub(super) struct NiLocation {
 
 /// Finds what the request leaves open. Blocks for some netlink round trips.
 pub(super) fn find(spec: &NiSpec, prefers_ipv6: bool) -> Result<NiLocation, Refusal> {
+    if let Some(nid) = spec.nid.filter(|nid| nid.ip().is_some()) {
+        check_name(&nid).map_err(|refused| {
+            let message = format!("cannot add LNet NI: {}", refused.message);
+            Refusal { message, ..refused }
+        })?;
+    }
     let interface = match (&spec.interface, spec.nid) {
         (Some(name), _) => Interface::by_name(name).map_err(|error| {
             let Refusal { errno, mut message, .. } = refusal(name, &error);
@@ -58,10 +64,6 @@ fn with_address(nid: Nid) -> Result<Interface, Refusal> {
     let Some(wanted) = nid.ip() else {
         return Err(Refusal::new(Errno::INVAL, format!("cannot add LNet NI: {nid} is no IP address")));
     };
-    check_name(&nid).map_err(|refused| {
-        let message = format!("cannot add LNet NI: {}", refused.message);
-        Refusal { message, ..refused }
-    })?;
     let has = |interface: &Interface| interface.addresses.iter().any(|(address, _)| *address == wanted);
     let present = interfaces().map_err(|error| refusal("any", &error))?;
     present.into_iter().find(has).ok_or_else(|| down(format!(": no interface here has the address {wanted}")))
