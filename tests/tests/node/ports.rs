@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use lnet_core::lnd::NiId;
+use lnet_model::lnd::NiFact;
 use lnet_tests::netns::{Interface, Namespace, Netns, Wiring, enter, ip, wait_until};
 use lnet_tests::node::{Outcome, Serving, Steady, config, nid_v4};
 use lnet_user::api::Lnet;
@@ -268,8 +269,15 @@ fn refused_nis_change_nothing() {
     let (near, namespace) = (&rails.near, rails.netns.a());
     let interfaces = namespace.interfaces();
     let slots = || near.topology().nis().to_vec();
-    // Routes of an interface change with its addresses.
-    let nis = || near.nis().into_iter().map(|ni| NiState { reach: None, ..ni }).collect::<Vec<_>>();
+    // Routes of an interface change with its addresses, and frames are counted all the time.
+    let lasting = |mut ni: NiState| {
+        ni.facts
+            .iter_mut()
+            .filter(|fact| matches!(fact, Some(NiFact::Counts(_))))
+            .for_each(|fact| *fact = None);
+        NiState { reach: None, ..ni }
+    };
+    let nis = || near.nis().into_iter().map(lasting).collect::<Vec<_>>();
     let before = (nis(), slots());
     let refused = |config: &NiConfig, parts: &[&str]| {
         let error = enter(namespace, || near.add_ni(config)).unwrap_err().to_string();
