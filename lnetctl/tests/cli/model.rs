@@ -423,7 +423,7 @@ fn ni_record(
         facts: match options.mode() {
             Some(_) => {
                 let [queues, mtu_bytes] = [0, 1500].map(|number| Some(NiFact::Number(number)));
-                vec![None, None, Some(NiFact::Text("socket".into())), queues, mtu_bytes]
+                vec![None, None, Some(NiFact::Text("socket".into())), None, queues, mtu_bytes]
             }
             None => Vec::new(),
         },
