@@ -109,12 +109,13 @@ workload: {{peers_per_node: {peers}, puts_per_second: 8, seconds: 20}}
 "
         );
         let report = good(&Fleet::parse(&text).unwrap(), 1);
-        assert!((300.0..1750.0).contains(&report.peer_bytes), "{report}");
+        assert!((300.0..2000.0).contains(&report.peer_bytes), "{report}");
         assert!((300.0..1024.0).contains(&report.shard_bytes), "{report}");
         report.peer_bytes
     };
     let (few, many) = (of(5), of(15));
-    assert!((few - many).abs() < 400.0, "{few} {many}");
+    // Few peers share tables of the least size with fewer others.
+    assert!((few - many).abs() < 600.0, "{few} {many}");
 }
 
 /// More hostile nodes than there are places for discoveries, and friends that come to know each other beside

@@ -13,7 +13,7 @@ use super::config::{XferConfig, XferNi};
 use super::local::SWEEP_INTERVAL;
 use super::receiving::{ReceiveContext, ReceiveStream, ReceivingSide, Writing};
 use super::sending::{SendContext, SendingSide, Unread};
-use super::sessions::{NOWHERE, Opened, PeerIncarnation, PeerPath, Sessions};
+use super::sessions::{NOWHERE, Opened, PeerIncarnation, PeerPath, Refusable, Sessions};
 use super::stats::{XferCounters, XferDrop, XferUsage};
 use crate::contract::{Address, Arrived, Bundled, Disposition, Narrowed, OutgoingFrame, Replay};
 
@@ -503,22 +503,26 @@ impl Xfer {
         sessions.paths.remove_ni(ni);
     }
 
-    /// An address that has not answered since its first HELLO, a second ago or longer, and where no shard of
-    /// the node has ever met a peer, if something waits for a session there. Each is told with every further
-    /// HELLO. The driver may find out whether a node lives there ([`Xfer::refused`]).
+    /// An address that has not answered for long, though something goes there: for a second where no shard of
+    /// the node has ever met a peer, for three where one has. Each is told with every further HELLO or probe.
+    /// The driver may find out whether a node lives there ([`Xfer::refused`]).
     #[inline]
     pub fn poll_unanswered(&mut self) -> Option<Address> {
         self.sessions.unanswered.pop_front()
     }
 
     /// A host says that it has no node. Messages that wait for the first session there end. Where a shard
-    /// has met a peer, or a node may still be starting, nothing happens.
+    /// has met a peer, pings end alone. Where a node may still be starting, nothing happens.
     pub fn refused(&mut self, now: Instant, (ni, nid): Address, cause: Cause, up: &mut impl Uplink) {
         self.sessions.local.now = now;
         self.sending.catch_up(&mut SendContext { sessions: &mut self.sessions, up });
-        let path = self.sessions.paths.find(ni, &nid);
-        if let Some(path) = path.filter(|path| self.sessions.paths.is_unanswered(now, *path)) {
-            self.sending.fail_waiting(path, cause, &mut SendContext { sessions: &mut self.sessions, up });
+        let Some(path) = self.sessions.paths.find(ni, &nid) else { return };
+        let refusable = self.sessions.refusable(path);
+        let call = &mut SendContext { sessions: &mut self.sessions, up };
+        match refusable {
+            Some(Refusable::Waiting) => self.sending.fail_waiting(path, cause, call),
+            Some(Refusable::Pings) => self.sending.fail_pings(path, cause, call),
+            None => {}
         }
     }
 

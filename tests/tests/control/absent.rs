@@ -4,9 +4,11 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
 use lnet_tests::netns::{NETNS_NODES, Namespace, enter, ip, require_privilege};
+use lnet_tests::node::nid_v4;
 use rustix::net::{AddressFamily, SendFlags, SocketType, ipproto, sendto, socket};
+use rustix::process::Signal;
 
-use crate::run::{Daemon, PORT, Two};
+use crate::run::{Daemon, Directory, PORT, Two};
 
 /// The value of a key, where it is first shown.
 fn value(shown: &str, key: &str) -> String {
@@ -175,5 +177,34 @@ fn addresses_of_the_other_family_cost_the_local_ni_no_health() {
             refused.stderr.contains("does not have the address of 192.0.2.9@tcp5; it has"),
             "{refused:?}"
         );
+    }
+}
+
+/// A ping of a peer whose daemon has ended says so within seconds, by all of its NIs. The peer is reached
+/// again once a daemon is there.
+#[test]
+fn a_peer_whose_daemon_has_ended_refuses_pings() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    for (nets, mode) in [(&["xdp"][..], "native"), (&["xdp", "xdp1"], "socket")] {
+        let Two { a, mut b, netns } = Two::on(nets, &format!("--mode {mode}"));
+        let nid = nid_v4(netns.b().interface(), 0).to_string();
+        a.good(&format!("ping {nid}"));
+        a.good(&format!("discover {nid}"));
+        b.signal(Signal::KILL);
+        b.wait();
+        let refused = ["errno: -111", "Connection refused", "port 988"];
+        let begun = Instant::now();
+        a.bad(&format!("ping {nid}"), &refused);
+        assert!(begun.elapsed() < Duration::from_secs(20), "{nets:?}: {:?}", begun.elapsed());
+        // Known to be away: the same.
+        a.bad(&format!("ping {nid}"), &refused);
+        assert_eq!(health(&a, "xdp"), "1000");
+        let b = Daemon::start(Directory::new(), Some(netns.b()), "--shards 2 --spin 0 --configure");
+        for (interface, net) in netns.b().interfaces().iter().zip(nets) {
+            b.good(&format!("net add --net {net} --if {} --mode {mode}", interface.name));
+        }
+        a.good(&format!("ping --timeout 10 {nid}"));
     }
 }

@@ -150,6 +150,7 @@ impl SendingSide {
             }
         }
         call.sessions.note_silence(silent, call.up);
+        call.sessions.tell_unanswered(silent);
         let chosen = if count == 0 { None } else { call.up.reroute(now, &silent_path, &candidates[..count]) };
         let path = chosen.and_then(|index| slots[..count].get(index)).copied().unwrap_or(NONE);
         self.streams[slot].failover = Some(Failover::new(now, silent, path, &call.sessions.paths));

@@ -1,7 +1,7 @@
 //! Messages that are being sent, and the frames that carry them.
 
 use lnet_core::collections::{Link, linked};
-use lnet_core::lnd::{Cause, NiId, Status, Transmit};
+use lnet_core::lnd::{Cause, NiId, PING_PORTAL, Status, Transmit};
 use lnet_core::time::Instant;
 use lnet_wire::{Body, Nid};
 
@@ -82,6 +82,11 @@ impl Outbound {
             Body::Put { portal, .. } | Body::Get { portal, .. } => portal,
             _ => 0,
         }
+    }
+
+    /// Whether it asks a node who that is.
+    pub(crate) const fn is_ping(&self) -> bool {
+        matches!(self.transmit.header.body, Body::Get { portal: PING_PORTAL, .. })
     }
 
     /// Sends it by a path: its header names the ends of that. LNet does the same for what it sends again by

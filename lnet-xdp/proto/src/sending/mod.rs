@@ -508,6 +508,18 @@ impl SendingSide {
         }
     }
 
+    /// No node lives where a path leads at present: pings that go there end.
+    pub(super) fn fail_pings(&mut self, path: u32, cause: Cause, call: &mut SendContext<'_, impl Uplink>) {
+        let mut next = self.deadlines.first();
+        while let Some(slot) = List::<Deadlines>::step(&self.messages, &mut next) {
+            let message = &self.messages[slot];
+            if message.path == path && message.is_ping() {
+                let status = message.unfinished(cause);
+                self.finish(slot, status, call);
+            }
+        }
+    }
+
     /// An NI does not send any more: messages that only it carried end; those that have no other way stay
     /// where these wait.
     pub(super) fn fail_ni(

@@ -15,7 +15,7 @@ use lnet_core::lnd::Uplink;
 use lnet_wire::Nid;
 use lnet_wire::frame::{Handshake, Kind};
 
-use super::paths::{Asking, PeerPath, Session};
+use super::paths::{Asking, PeerPath, Refusable, Session};
 use super::peers::{PeerIncarnation, PeerSteering};
 use super::tokens::{FRESH_NS, Worth};
 use super::{NOWHERE, Reply, Sessions};
@@ -136,17 +136,31 @@ impl Sessions {
             peer = known;
         }
         self.local.set_timer(asking.next_at);
-        let is_told =
-            || self.unanswered.len() == self.unanswered.capacity() || self.unanswered.contains(&(ni, nid));
-        if self.paths.is_unanswered(now, path) && !is_told() {
-            self.unanswered.push_back((ni, nid));
-        }
+        self.tell_unanswered(path);
         let other = self.ask_by_another_path(path, up);
         if peer == NONE {
             return other.filter(|other| self.paths[*other].session.is_some());
         }
         self.ask_last_address(peer);
         Some(path)
+    }
+
+    /// Has the driver told of a path that has not answered for long.
+    pub(crate) fn tell_unanswered(&mut self, path: u32) {
+        let PeerPath { ni, nid, .. } = self.paths[path];
+        let is_told =
+            || self.unanswered.len() == self.unanswered.capacity() || self.unanswered.contains(&(ni, nid));
+        if self.refusable(path).is_some() && !is_told() {
+            self.unanswered.push_back((ni, nid));
+        }
+    }
+
+    /// What a host may refuse in its node's stead, where that answers by no other path either.
+    pub(crate) fn refusable(&self, path: u32) -> Option<Refusable> {
+        let PeerPath { peer, .. } = self.paths[path];
+        let refusable = self.paths.refusable(self.local.now, path)?;
+        (refusable == Refusable::Waiting || peer == NONE || self.answering_path(peer).is_none())
+            .then_some(refusable)
     }
 
     /// A node asks for a session. Its certificate shows that its incarnation lives where the answer goes;

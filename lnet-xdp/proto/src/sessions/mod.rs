@@ -25,7 +25,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 
 pub(super) use self::handshake::Opened;
 pub(super) use self::nis::NOWHERE;
-pub(super) use self::paths::{OfPeer, Paths, PeerPath};
+pub(super) use self::paths::{OfPeer, Paths, PeerPath, Refusable};
 pub(super) use self::peers::PeerIncarnation;
 use self::peers::Peers;
 use self::reply::REPLIES_MAX;
@@ -70,7 +70,7 @@ pub(super) struct Sessions {
     /// NIs by number; those that are gone leave holes.
     nis: Vec<Option<nis::OwnNi>>,
     replies: VecDeque<Reply>,
-    /// Addresses where no peer was met, and that have not answered for long; the driver is told of them.
+    /// Addresses that have not answered for long; the driver is told of them.
     pub(super) unanswered: VecDeque<Address>,
     /// Incarnations that have ended of late, and when that was noticed: their tokens may still be fresh.
     over: VecDeque<(u64, Instant)>,

@@ -24,6 +24,18 @@ use crate::met::MetAddresses;
 /// How long a node has from the first HELLO to its address until its host may refuse in its stead. Programs
 /// that belong together start in any order.
 const REFUSAL_PATIENCE: Duration = Duration::from_secs(1);
+/// How long a peer that was met has to answer until its host may refuse pings in its stead: a daemon that
+/// begins anew takes less.
+const MET_REFUSAL_PATIENCE: Duration = Duration::from_secs(3);
+
+/// What ends where a host says that it has no node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusable {
+    /// All that waits for the first session there.
+    Waiting,
+    /// Pings alone. A peer was met there, and what else goes there waits for its next life.
+    Pings,
+}
 
 /// An open question for a session.
 #[derive(Clone, Copy, Debug)]
@@ -264,12 +276,20 @@ impl Paths {
         Some(slot)
     }
 
-    /// Whether HELLOs have not been answered for as long as a node may take to start, where no shard has met
-    /// a peer, as far as is remembered.
-    pub(crate) fn is_unanswered(&self, now: Instant, slot: u32) -> bool {
-        let PeerPath { nid, is_met, asking, .. } = &self.table[slot];
-        let is_for_long = asking.is_some_and(|asking| now - asking.asked_at >= REFUSAL_PATIENCE);
-        is_for_long && !is_met && !self.met.has(nid)
+    /// What the host there may refuse in its node's stead: something where nothing has been answered for as
+    /// long as a node may take to start.
+    pub(crate) fn refusable(&self, now: Instant, slot: u32) -> Option<Refusable> {
+        let path = &self.table[slot];
+        let asked_at = path.asking.map(|asking| asking.asked_at);
+        let is_for_long =
+            |since: Option<Instant>, patience| since.is_some_and(|since| now - since >= patience);
+        if !path.is_met && !self.met.has(&path.nid) {
+            // No shard has met a peer there, as far as is remembered.
+            return is_for_long(asked_at, REFUSAL_PATIENCE).then_some(Refusable::Waiting);
+        }
+        let silent_since = path.silence(now).map(|(since, _)| since);
+        (is_for_long(asked_at, MET_REFUSAL_PATIENCE) || is_for_long(silent_since, MET_REFUSAL_PATIENCE))
+            .then_some(Refusable::Pings)
     }
 
     /// The path that makes room for the next new one, if one has to.

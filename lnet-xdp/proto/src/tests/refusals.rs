@@ -16,9 +16,19 @@ fn network() -> Network {
     Network::new(vec![Node::new(1, 1, 1), Node::new(2, 1, 1)], 1)
 }
 
+/// The first node has so many shards, and messages of it wait for as long as those of an NI.
+fn patient_network(shards: u8) -> Network {
+    Network::new(vec![Node::patient(1, 1, shards, 49 * SECOND), Node::new(2, 1, 1)], 1)
+}
+
 fn put(network: &mut Network, number: u64, length: u32) {
     let (now, to) = (network.now, network.nodes[1].nids[0]);
     network.nodes[0].put(now, &to, 0, 4, number, length);
+}
+
+fn ping(network: &mut Network, number: u64) -> u32 {
+    let (now, to) = (network.now, network.nodes[1].nids[0]);
+    network.nodes[0].ping(now, &to, number)
 }
 
 /// The host of the second node says that it has none; by which NIs the first one had told of it before.
@@ -76,11 +86,12 @@ fn a_host_without_a_node_ends_what_waits_once_none_can_be_starting() {
     network.nodes.iter().for_each(Node::assert_idle);
 }
 
-/// A peer that was met may be about to come back, in the same life or in another one.
+/// Once a host has refused pings, these end, and nothing else does: a peer that was met may be about to come
+/// back. Its session may be fresh, or the next life may have been asked for one.
 #[test]
-fn a_host_whose_node_was_met_ends_nothing() {
+fn a_host_whose_node_was_met_ends_pings_alone() {
     for is_restarted in [false, true] {
-        let mut network = network();
+        let mut network = patient_network(1);
         put(&mut network, 0, 10);
         network.run(SECOND);
         if is_restarted {
@@ -95,36 +106,78 @@ fn a_host_whose_node_was_met_ends_nothing() {
         }
         network.dead = vec![0];
         put(&mut network, 2, 10);
+        let ping = ping(&mut network, 3);
         let ended = network.nodes[0].sent();
-        for _ in 0..15 {
+        for _ in 0..25 {
             network.run(SECOND / 10);
             assert_eq!(refuse(&mut network), []);
             assert_eq!(network.nodes[0].sent(), ended, "restarted: {is_restarted}");
         }
+        let begun = network.now;
+        while network.nodes[0].sent().len() == ended.len() {
+            network.run(SECOND / 10);
+            refuse(&mut network);
+            assert!(network.now < begun + 3 * SECOND, "restarted: {is_restarted}");
+        }
+        let sent: Vec<_> = network.nodes[0].sent();
+        let of_ping = sent.iter().find(|(tx, _)| *tx == ping).unwrap().1;
+        let refused = [Status::NeverSent(REFUSED), Status::Unknown(REFUSED)];
+        assert!(sent.len() == ended.len() + 1 && refused.contains(&of_ping), "{sent:?}");
         network.dead.clear();
-        put(&mut network, 3, 10);
+        put(&mut network, 4, 10);
         network.run(3 * SECOND);
-        assert_eq!(network.nodes[1].arrived().last(), Some(&(3, Status::Ok)));
+        for number in [2, 4] {
+            assert!(network.nodes[1].arrived().contains(&(number, Status::Ok)), "{number}");
+        }
+    }
+}
+
+/// A ping goes on waiting where its peer answers by another path.
+#[test]
+fn a_host_that_answers_elsewhere_ends_no_ping() {
+    let mut network = patient_network(1);
+    for ni in [0, 1] {
+        let (now, to) = (network.now, network.nodes[1].nids[usize::from(ni)]);
+        network.nodes[0].put(now, &to, ni, 4, u64::from(ni), 10);
+    }
+    network.run(SECOND);
+    network.dead = vec![0];
+    let begun = network.nodes[0].sent().len();
+    ping(&mut network, 2);
+    for number in 3..60 {
+        // The other path carries frames.
+        let (now, to) = (network.now, network.nodes[1].nids[1]);
+        network.nodes[0].put(now, &to, 1, 4, number, 10);
+        network.run(SECOND / 10);
+        refuse(&mut network);
+        let sent = network.nodes[0].sent();
+        assert!(sent[begun..].iter().all(|(_, status)| *status == Status::Ok), "{sent:?}");
     }
 }
 
 /// A shard that was never answered knows whom its siblings have met.
 #[test]
-fn a_host_whose_node_a_sibling_has_met_ends_nothing() {
-    let mut network = Network::new(vec![Node::new(1, 1, 2), Node::new(2, 1, 1)], 1);
+fn a_host_whose_node_a_sibling_has_met_ends_pings_alone() {
+    let mut network = patient_network(2);
     put(&mut network, 0, 10);
     network.run(SECOND);
     assert_eq!(network.nodes[0].sent(), [(0, Status::Ok)]);
     network.dead = vec![0];
-    // The second shard, which sends its first message.
+    // The second shard, which sends its first messages.
     put(&mut network, 1, 10);
-    for _ in 0..15 {
+    let ping = ping(&mut network, 5);
+    for _ in 0..25 {
         network.run(SECOND / 10);
         assert_eq!(refuse_shard(&mut network, 1), []);
         assert_eq!(network.nodes[0].sent(), [(0, Status::Ok)], "at {:?}", network.now);
     }
+    network.run(2 * SECOND);
+    refuse_shard(&mut network, 1);
+    assert_eq!(network.nodes[0].sent()[1..], [(ping, Status::NeverSent(REFUSED))]);
     network.dead.clear();
     put(&mut network, 3, 10);
     network.run(3 * SECOND);
-    assert_eq!(network.nodes[1].arrived().last(), Some(&(3, Status::Ok)));
+    for number in [1, 3] {
+        assert!(network.nodes[1].arrived().contains(&(number, Status::Ok)), "{number}");
+    }
 }

@@ -9,7 +9,8 @@ use core::time::Duration;
 use lnet_core::collections::Random;
 use lnet_core::handle::{Cookie, CookieKind, MdHandle, ShardId};
 use lnet_core::lnd::{
-    NiId, Path, PathReport, PeerSlot, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink, Verdict,
+    NiId, PING_PORTAL, Path, PathReport, PeerSlot, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink,
+    Verdict,
 };
 use lnet_core::time::Instant;
 use lnet_wire::frame::{FRAGMENT_UNIT_BYTES, FrameHeader, HANDSHAKE_BYTES, Handshake, Kind, Transfer};
@@ -246,19 +247,31 @@ impl Node {
         number: u64,
         length: u32,
     ) -> u32 {
+        let ack_md = WireHandle::NONE;
+        let body = Body::Put { ack_md, match_bits: number, hdr_data: number, portal, offset: 0 };
+        self.send(now, (to, ni), body, number, length)
+    }
+
+    /// Pings an address by the first interface; `number` names the message.
+    pub(super) fn ping(&mut self, now: Instant, to: &Nid, number: u64) -> u32 {
+        let body = Body::Get {
+            return_md: WireHandle::NONE,
+            match_bits: number,
+            portal: PING_PORTAL,
+            offset: 0,
+            sink_length: 1,
+        };
+        self.send(now, (to, 0), body, number, 0)
+    }
+
+    fn send(&mut self, now: Instant, (to, ni): (&Nid, u16), body: Body, number: u64, length: u32) -> u32 {
         let tx = self.next_tx;
         self.next_tx += 1;
         let header = Header {
             destination: ProcessId { nid: *to, pid: 12345 },
             source: ProcessId { nid: self.nids[usize::from(ni)], pid: 12345 },
             payload_length: length,
-            body: Body::Put {
-                ack_md: WireHandle::NONE,
-                match_bits: number,
-                hdr_data: number,
-                portal,
-                offset: 0,
-            },
+            body,
         };
         let shard = number as usize % self.shards.len();
         let payload =
