@@ -18,9 +18,9 @@ use super::{BrokenConnections, ConnId, Socklnd, SocklndEvent, StreamOrder, Timer
 const READ_AFTER: Duration = Duration::from_secs(1);
 
 /// How long connections are left open once another one with their peer was closed in order, to see whether
-/// they are reset. The system of a program that dies closes them one by one, and resets those alone that have
-/// something unread.
-const DOUBT: Duration = Duration::from_millis(100);
+/// they are reset. The system of a program that dies closes them one by one, which takes a busy one a while,
+/// and resets those alone that have something unread.
+const DOUBT: Duration = Duration::from_secs(1);
 
 /// The cause of the end of a connection, by its errno.
 const fn cause(error: Option<u8>) -> Cause {

@@ -93,7 +93,7 @@ fn a_reset_that_follows_an_end_in_order_is_told() {
             }
             Then::Stays => {}
         }
-        node.sock.handle_timeout(start + 2 * SECOND / 10, &mut node.shard);
+        node.sock.handle_timeout(start + 11 * SECOND / 10, &mut node.shard);
         assert_eq!(node.sock.poll_broken(), None, "{what}");
         let is_reset = matches!(then, Then::IsReset);
         assert_eq!(
@@ -101,7 +101,7 @@ fn a_reset_that_follows_an_end_in_order_is_told() {
             (is_reset.into(), 2 * u64::from(is_reset))
         );
         assert_eq!(node.count(SocklndEvent::HandshakeTimeout), 0, "{what}");
-        node.close(start + 2 * SECOND / 10);
+        node.close(start + 11 * SECOND / 10);
         assert_eq!(
             node.sock.usage().connections,
             u32::from(node.sock.peers.used().any(|(_, peer)| peer.dialling.is_some())),
