@@ -49,8 +49,10 @@ pub(super) fn find(spec: &NiSpec, prefers_ipv6: bool) -> Result<NiLocation, Refu
     if let Some(wanted) = nid.ip()
         && interface.addresses.iter().all(|(address, _)| *address != wanted)
     {
-        let present: Vec<_> = interface.addresses.iter().map(|(address, _)| address.to_string()).collect();
-        let (name, present) = (interface.name, present.join(", "));
+        let usable = interface.addresses.iter().map(|(address, _)| address).filter(|it| is_global(it));
+        let present: Vec<_> = usable.map(ToString::to_string).collect();
+        let present = if present.is_empty() { "none".to_owned() } else { present.join(", ") };
+        let name = interface.name;
         return Err(down(format!(": interface {name} does not have the address of {nid}; it has {present}")));
     }
     let is_chosen_by_nid = nid.ip() != address;
@@ -80,12 +82,16 @@ fn any(net: Net) -> Result<Interface, Refusal> {
 /// The address that stands for an interface: the first of the preferred family, else the first. Those that
 /// hold on one link only name no node.
 fn first_address(interface: &Interface, prefers_ipv6: bool) -> Option<IpAddr> {
-    let is_global = |address: &IpAddr| match address {
-        IpAddr::V4(_) => true,
-        IpAddr::V6(address) => !address.is_unicast_link_local(),
-    };
     let addresses = || interface.addresses.iter().map(|(address, _)| *address).filter(is_global);
     addresses().find(|address| address.is_ipv6() == prefers_ipv6).or_else(|| addresses().next())
+}
+
+/// Whether an address is more than one of a link, which names no NI.
+fn is_global(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(_) => true,
+        IpAddr::V6(address) => !address.is_unicast_link_local(),
+    }
 }
 
 fn nid_of(address: IpAddr, net: Net) -> Result<Nid, Refusal> {

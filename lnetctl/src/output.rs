@@ -42,9 +42,9 @@ pub(crate) fn json_line(value: &impl Serialize) -> String {
     line + "\n"
 }
 
-/// Prints to stderr.
+/// Prints lines to stderr. Foreign text in them acts on no terminal.
 pub(crate) fn eprint_text(text: &impl Display) {
-    output::note(text);
+    output::note_lines(text);
 }
 
 #[cfg(test)]

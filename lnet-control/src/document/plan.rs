@@ -203,7 +203,10 @@ fn is_so(
 ) -> bool {
     match change {
         Change::AddNi(spec) => {
-            nis_on(spec.net, state).iter().zip(0..).any(|(ni, at)| is_like(ni, spec, at == 0))
+            let nis = nis_on(spec.net, state).iter().zip(0..);
+            // An NI that has no name is the net's first one, which has the tunables of the net.
+            let mut nis = nis.take(if is_unnamed(spec) { 1 } else { usize::MAX });
+            nis.any(|(ni, at)| is_like(ni, spec, at == 0))
         }
         Change::SetGlobal { global, value } => state.globals.get(*global) == *value,
         Change::AddDropRule(rule) => {
@@ -232,6 +235,11 @@ fn own_options(spec: &NiSpec, is_first: bool) -> NiOptions {
         options.set(option, None);
     }
     options
+}
+
+/// Whether an NI is asked for by its net alone.
+fn is_unnamed(spec: &NiSpec) -> bool {
+    spec.interface.is_none() && spec.nid.is_none()
 }
 
 /// Whether an NI is the one that is meant: neither its interface nor its NID is another one than asked for.

@@ -58,23 +58,37 @@ pub enum UdspAddress {
 }
 
 impl UdspPattern {
-    /// The address that it means, if it means one alone.
-    fn only_ip(&self) -> Option<IpAddr> {
-        let only = |ranges: &Vec<NumberRange>| match ranges[..] {
-            [NumberRange { low, high, .. }] if low == high => u8::try_from(low).ok(),
-            _ => None,
-        };
-        match self.address.as_ref()? {
-            UdspAddress::Octets(octets) => {
-                let [a, b, c, d] = octets.each_ref().map(only);
-                Some(Ipv4Addr::new(a?, b?, c?, d?).into())
+    /// Whether it means addresses that can name no NI, and no others.
+    fn means_no_ni(&self) -> bool {
+        match &self.address {
+            Some(UdspAddress::Octets(octets)) => {
+                let ends = |ranges: &Vec<NumberRange>| {
+                    let low = ranges.iter().map(|range| range.low).min()?;
+                    let high = ranges.iter().map(|range| range.high).max()?;
+                    Some((u8::try_from(low).ok()?, u8::try_from(high).ok()?))
+                };
+                let [Some(a), Some(b), Some(c), Some(d)] = octets.each_ref().map(ends) else { return false };
+                let [low, high] = [Ipv4Addr::new(a.0, b.0, c.0, d.0), Ipv4Addr::new(a.1, b.1, c.1, d.1)];
+                self.has_no_ni_between(low.into(), high.into())
             }
-            UdspAddress::Prefix { address, bits } => {
-                let is_whole = *bits == if address.is_ipv4() { 32 } else { 128 };
-                is_whole.then_some(*address)
+            Some(UdspAddress::Prefix { address, bits }) => {
+                self.has_no_ni_between(*address, last_of(*address, *bits))
             }
-            UdspAddress::Any | UdspAddress::Number(_) => None,
+            None | Some(UdspAddress::Any | UdspAddress::Number(_)) => false,
         }
+    }
+
+    /// Whether no address of these can name an NI: the first and the last one cannot, and are of one kind.
+    fn has_no_ni_between(&self, low: IpAddr, high: IpAddr) -> bool {
+        let kind = |ip: IpAddr| match ip {
+            IpAddr::V4(ip) if ip.is_multicast() => (224, 0),
+            IpAddr::V4(ip) => (ip.octets()[0], 0),
+            IpAddr::V6(ip) if ip.is_multicast() || ip.is_unicast_link_local() => (ip.octets()[0], 1),
+            // Addresses that begin with zeros.
+            IpAddr::V6(ip) => (0, ip.segments()[5]),
+        };
+        let cannot = |ip| Nid::new_ip(Net::new(self.net_type, 0), ip).is_ok_and(|nid| !nid.can_name_an_ni());
+        cannot(low) && cannot(high) && (low == high || kind(low) == kind(high))
     }
 
     fn fits_net(&self, net: Net) -> bool {
@@ -131,6 +145,15 @@ fn masked(address: IpAddr, bits: u8) -> IpAddr {
     }
 }
 
+/// The last address that begins with so many bits of this one, whose others are 0.
+fn last_of(address: IpAddr, bits: u8) -> IpAddr {
+    let bits = u32::from(bits);
+    match address {
+        IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() | u32::MAX.unbounded_shr(bits)).into(),
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() | u128::MAX.unbounded_shr(bits)).into(),
+    }
+}
+
 /// The ranges of a list such as `10.0.[1-9].*@tcp *@tcp1 2001:db8::/64@tcp`, with blanks between them (LNet's
 /// NID lists, in which wildcards are allowed).
 ///
@@ -161,11 +184,7 @@ impl FromStr for UdspPattern {
     fn from_str(text: &str) -> Result<Self, Refusal> {
         let expected = "a net such as tcp, tcp* or tcp[1-3], or a nid such as 10.0.[1-9].*@tcp or *@xdp";
         let pattern = parse(text.trim()).ok_or_else(|| invalid(text, expected))?;
-        let only = pattern.only_ip().and_then(|ip| Nid::new_ip(Net::new(pattern.net_type, 0), ip).ok());
-        if only.is_some_and(|nid| !nid.can_name_an_ni()) {
-            return Err(no_ni(text.trim()));
-        }
-        Ok(pattern)
+        if pattern.means_no_ni() { Err(no_ni(text.trim())) } else { Ok(pattern) }
     }
 }
 
@@ -214,12 +233,9 @@ fn parse_prefix(net_type: NetType, text: &str) -> Option<UdspAddress> {
         Some(_) => return None,
         None => most,
     };
-    // Not every net has large addresses, and some addresses are those of no NID.
+    // Not every net has large addresses.
     let has_large = matches!(net_type, NetType::TCP | NetType::XDP | NetType::EFA);
-    let is_near = matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local());
-    // A whole address is looked at as the NID that it is.
-    let is_nids = bits == most || !address.is_loopback() && !is_near;
-    let fits = has_large && is_nids && (1..=most).contains(&bits);
+    let fits = has_large && (1..=most).contains(&bits);
     fits.then(|| UdspAddress::Prefix { address: masked(address, bits), bits })
 }
 
@@ -336,8 +352,6 @@ mod tests {
             "2001:db8::/0@tcp",
             "2001:db8::/+9@tcp",
             "10.0.0.0/33@tcp",
-            "::1/64@tcp",
-            "fe80::/10@tcp",
             "1@tcp",
             "10.0.0.1@gni",
             "@tcp",
@@ -355,8 +369,20 @@ mod tests {
             "::1@tcp",
             "fe80::1@tcp",
             "ff02::1@tcp",
+            "127.0.0.*@tcp",
+            "127.*.*.*@tcp1",
+            "[224-239].*.*.*@tcp",
+            "224.0.0.0/4@tcp",
+            "ff00::/8@tcp",
+            "fe80::/10@xdp",
+            "127.0.0.0/8@tcp",
+            "0.0.0.0/8@tcp",
         ] {
             assert_eq!(bad.parse::<UdspPattern>().unwrap_err(), no_ni(bad));
+        }
+        // Among these some can.
+        for good in ["[127-128].0.0.1@tcp", "127.0.0.0/7@tcp", "::1/64@tcp", "fe00::/8@tcp"] {
+            assert!(good.parse::<UdspPattern>().is_ok(), "{good}");
         }
     }
 

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::client::errno_of;
 use lnet_control::protocol::REQUEST_BYTES_MAX;
-use lnet_control::{LoadSpec, document, file, resolve};
+use lnet_control::{LoadSpec, document, file, output, resolve};
 use lnet_model::records::{LoadKind, LoadRecord, LoadResult, LoadRole, LoadTimes};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
@@ -17,7 +17,7 @@ use serde_json::{Map, Value, json};
 use super::{Result, plot};
 use crate::daemon::Daemon;
 use crate::failure::Task;
-use crate::output::{eprint_text, json_line, print_text};
+use crate::output::{json_line, print_text};
 use crate::table::table;
 
 /// How often a load that is waited for is looked at.
@@ -184,11 +184,11 @@ fn wait(daemon: &mut Daemon<'_>, id: &str, output: &LoadOutput, progress: bool) 
             shown = Some(load.messages_done);
             let total = load.messages_total.map_or_else(|| "?".to_owned(), |total| total.to_string());
             let line = format!("{} of {total} messages", load.messages_done);
-            eprint_text(&if progress { format!("{line}\n") } else { format!("\r{line}") });
+            output::note(if progress { format!("{line}\n") } else { format!("\r{line}") });
         }
         if !load.is_running {
             if shows && !progress {
-                eprint_text(&"\n");
+                output::note("\n");
             }
             return conclude(daemon, task, &load, output);
         }

@@ -221,6 +221,13 @@ fn words_that_act_on_a_terminal_are_refused() {
             assert!(ran.status == 2 && is_quoted && ran.stderr.contains("it has U+"), "{ran:?}");
         }
     }
+    // A file may have such a name, and is shown so that it does not.
+    let name = "a\u{1b}[31mb";
+    std::fs::write(node.directory.join(name), "").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lnetctl"));
+    command.args(["import", "--", name]).env("LNET_SOCKET", &node.socket).current_dir(&node.directory);
+    let empty = ran(&mut command, "");
+    assert!(empty.stderr.contains("a\\u{1b}[31mb is empty"), "{empty:?}");
     let mut command = Command::new(env!("CARGO_BIN_EXE_lnetctl"));
     let ran = ran(command.env("LNET_SOCKET", &node.socket), "net \u{1b}[31m\nquit\n");
     assert!(ran.stderr.contains("it has U+001B") && !ran.stderr.contains('\u{1b}'), "{ran:?}");

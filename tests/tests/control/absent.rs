@@ -151,7 +151,7 @@ fn addresses_of_the_other_family_cost_the_local_ni_no_health() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
         return;
     }
-    let two = Two::new(1, "");
+    let two = Two::new(2, "");
     let interface = two.netns.a().interface();
     two.a.good("lnet configure");
     let bare = "net:\n- net type: tcp\n";
@@ -166,6 +166,22 @@ fn addresses_of_the_other_family_cost_the_local_ni_no_health() {
         );
     }
     assert_eq!(health(&two.a, "tcp"), "1000");
+    // A second NI says nothing of tunables that are asked of the first one.
+    two.a.good(&format!("net add --net tcp --if {}", two.netns.a().interfaces()[1].name));
+    two.a.good_with("import", bare);
+    let other = format!("{bare}  tunables: {{peer_credits: 16}}\n");
+    let refused = two.a.run_with("import", &other);
+    assert!(refused.status != 0 && refused.stderr.contains("peer_credits is 8 and not 16"), "{refused:?}");
+    for mode in ["native", "socket"] {
+        two.a.good(&format!("net add --net xdp --if {} --mode {mode}", interface.name));
+        for absent in 1..=3 {
+            let begun = Instant::now();
+            two.a.bad(&format!("ping --timeout 30 fd37::7{absent}@xdp"), &["errno: -97"]);
+            assert!(begun.elapsed() < Duration::from_secs(5), "mode {mode}: {:?}", begun.elapsed());
+        }
+        assert_eq!(health(&two.a, "xdp"), "1000", "mode {mode}");
+        two.a.good("net del --net xdp");
+    }
     // An address that the interface does not have is refused before anything is done.
     let other = format!(
         "net:\n- net type: tcp5\n  local NI(s):\n  - nid: 192.0.2.9@tcp5\n    interfaces: {{0: {}}}\n",

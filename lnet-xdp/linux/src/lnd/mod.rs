@@ -113,6 +113,12 @@ impl Port {
         SocketAddr::new(self.address, self.udp_port)
     }
 
+    /// Whether no frame goes from here to a NID: one has an IPv4 address and the other an IPv6 one.
+    #[inline]
+    fn is_of_other_family(&self, nid: &Nid) -> bool {
+        nid.ip().is_some_and(|address| address.is_ipv4() != self.address.is_ipv4())
+    }
+
     /// Where a peer listens; a link-local address is one of the interface's link.
     #[inline]
     fn remote(&self, address: IpAddr) -> SocketAddr {

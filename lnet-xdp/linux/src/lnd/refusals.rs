@@ -7,7 +7,8 @@
 //! answers itself, by ICMP. For one that is no neighbour this host's kernel does, and where it has no route
 //! it refuses to ask. A node leaves the empty datagram unanswered: its port is taken.
 //!
-//! Invariant: an answer ends messages that wait for the first session with a peer, and nothing else.
+//! Invariant: an answer ends messages that wait for the first session with a peer, and pings of one that was
+//! met and is silent, and nothing else.
 
 use std::time::Duration;
 
@@ -40,8 +41,8 @@ pub(super) fn probe(port: &Port) -> Option<RefusalProbe> {
 }
 
 impl XdpLnd {
-    /// Asks the hosts of peers that have not answered, and ends what waits for those that have no daemon, or
-    /// are not there.
+    /// Asks the hosts of peers that have not answered. Ends what may be refused where there is no daemon, or
+    /// no host.
     pub(super) fn follow_refusals(&mut self, now: Instant, up: &mut impl Uplink) {
         while let Some((ni, nid)) = self.xfer.poll_unanswered() {
             if self.asked.is_none() {
@@ -70,7 +71,7 @@ impl XdpLnd {
         self.asked.map(|asked| asked.look_at)
     }
 
-    /// Ends what waits for the first session with a peer, if this error says that no node is there.
+    /// Ends what may be refused of what goes to a peer, if this error says that no node is there.
     fn refused(&mut self, now: Instant, peer: (NiId, Nid), errno: Errno, up: &mut impl Uplink) {
         if matches!(errno, Errno::CONNREFUSED | Errno::HOSTUNREACH | Errno::NETUNREACH) {
             self.xfer.refused(now, peer, Cause::System(errno.raw_os_error() as u8), up);

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use lnet_core::errno;
 use lnet_core::lnd::{Cause, Full, Lent, NiId, Status, Transmit, TxId, Uplink};
 use lnet_core::time::Instant;
 use lnet_io::capture::{Direction, Link};
@@ -36,6 +37,8 @@ const FLUSH_BUDGET: u32 = 64;
 /// then.
 const FLUSH_BYTES: usize = 128 << 10;
 
+/// Why a message goes to no address of the other family than that of its NI.
+const OTHER_FAMILY: Cause = Cause::System(errno::EAFNOSUPPORT);
 const INTERFACE_DOWN: Resolution = Resolution::Unreachable(Unreachable::InterfaceDown);
 
 /// Where a peer's next hop stands.
@@ -46,6 +49,8 @@ enum Hop {
     /// The interface is down, or was: the news that it is up again may be later than what arrives by it.
     Down,
     Unreachable,
+    /// The peer's address is of the other family than that of the NI.
+    OtherFamily,
 }
 
 impl XdpLnd {
@@ -56,8 +61,12 @@ impl XdpLnd {
         Lent { transmit, more }: Lent<'_>,
         memory: &Memory,
     ) -> Result<(), Full<TxId>> {
-        if self.nis.socket_of(transmit.ni).is_some() {
+        if let Some(index) = self.nis.socket_of(transmit.ni) {
             // The kernel finds next hops.
+            if self.nis.sockets[index].port.is_of_other_family(&transmit.next_hop) {
+                self.refuse(transmit, OTHER_FAMILY);
+                return Ok(());
+            }
             return self.xfer.submit(now, transmit);
         }
         match self.find_path(now, transmit.ni, &transmit.next_hop) {
@@ -69,6 +78,7 @@ impl XdpLnd {
                 self.unresolved.push(now + RESOLVE_TIMEOUT, *transmit)
             }
             Hop::Unknown | Hop::Unreachable => self.refuse(transmit, Cause::Unreachable),
+            Hop::OtherFamily => self.refuse(transmit, OTHER_FAMILY),
         }
         Ok(())
     }
@@ -136,6 +146,7 @@ impl XdpLnd {
                     }
                     Hop::Unknown => self.unresolved.push(deadline, transmit),
                     Hop::Unreachable => self.refuse(&transmit, Cause::Unreachable),
+                    Hop::OtherFamily => self.refuse(&transmit, OTHER_FAMILY),
                 }
             }
         }
@@ -192,6 +203,9 @@ impl XdpLnd {
             return if self.nis.needs_no_hop(ni) { Hop::Down } else { Hop::Unreachable };
         };
         let RingPort { port, link_index, lane_index, down, .. } = &mut self.nis.ports[index];
+        if port.is_of_other_family(nid) {
+            return Hop::OtherFamily;
+        }
         let neighbours = &self.nis.links[*link_index].neighbours;
         let resolution = neighbours.lookup(address);
         let news = Down { since: now, address, is_given_up: false };
@@ -215,7 +229,7 @@ impl XdpLnd {
         let lane_port = LANE_PORT_BASE + lane.queue as u16;
         let local = End { mac: port.mac, port: lane_port, nid: port.nid };
         let Some(path) = Path::new(&local, &End { mac, port: port.udp_port, nid: *nid }) else {
-            return Hop::Unreachable;
+            return Hop::OtherFamily;
         };
         Hop::Known(self.paths.insert((ni, *nid), path))
     }
