@@ -1,7 +1,8 @@
 //! Whose turn it is to be discovered, where there is not room for all at once.
 //!
 //! Peers that something here waits for come first, then those that have acknowledged a push before, then
-//! strangers, which have only spoken. Strangers have half of the room at most. Among peers of one rank the
+//! strangers, which have only spoken. Strangers have half of the room at most, and a quarter of it is left to
+//! what something waits for. Among peers of one rank the
 //! addresses that they came from take turns, so that who comes by many names waits behind its own names. An
 //! address has no more visits than there is room for others, and the last quarter of the room is for
 //! addresses without any. Where none of a rank may begin, places that are free go to the next rank.
@@ -27,8 +28,10 @@ use crate::time::Instant;
 pub(super) const DISCOVERIES_UNDER_WAY_MAX: usize = 64;
 /// How many of these are strangers at most.
 const STRANGERS_UNDER_WAY_MAX: usize = DISCOVERIES_UNDER_WAY_MAX / 2;
-/// The part of the room that is for addresses without a visit.
+/// The part of the room that is for addresses without a visit; as much of it is for what something waits for.
 const RESERVE_PART: usize = 4;
+/// How many visits are under way at most for which nothing waits.
+const UNAWAITED_UNDER_WAY_MAX: usize = DISCOVERIES_UNDER_WAY_MAX - DISCOVERIES_UNDER_WAY_MAX / RESERVE_PART;
 /// How long a visit may be silent while others have no room.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 /// How long a ping or push of a stranger's visit may take.
@@ -236,7 +239,10 @@ impl<O: Clone> Node<O> {
             (left > 0).then_some(NextTurn::GoingOn)
         };
         let is_admitted = next.is_some();
-        if let Some(next) = next.filter(|_| visits.len() < DISCOVERIES_UNDER_WAY_MAX) {
+        let unawaited = visits.iter().filter(|visit| visit.rank != Rank::Awaited).count();
+        let has_room = visits.len() < DISCOVERIES_UNDER_WAY_MAX
+            && (rank == Rank::Awaited || unawaited < UNAWAITED_UNDER_WAY_MAX);
+        if let Some(next) = next.filter(|_| has_room) {
             return next;
         }
         // An address that has visits waits for the ends of these, and for no place of the last quarter.

@@ -181,6 +181,26 @@ fn many_names_of_one_address_have_the_share_of_one() {
     assert_eq!(sent_to(&mut runner, nid(1, 9)).len(), 1);
 }
 
+/// Peers that have acknowledged a push, and do so no more, keep no message waiting.
+#[test]
+fn what_something_waits_for_has_room_of_its_own() {
+    let mut runner = runner();
+    runner.acknowledges = true;
+    push_by_names(&mut runner, 156);
+    runner.done.clear();
+    runner.acknowledges = false;
+    runner.batch(&[NodeChange::AddNi(spec(1, 2))]).unwrap();
+    assert_eq!(count_sent(&mut runner, 100..=255), 48);
+    for host in 9..25 {
+        want(&mut runner, nid(1, host));
+        assert_eq!(sent_to(&mut runner, nid(1, host)).len(), 1, "host {host}");
+    }
+    // The others have their turns nevertheless.
+    (0..600).for_each(|_| runner.advance(Duration::from_secs(1)));
+    assert_eq!(count_sent(&mut runner, 100..=255), 156 - 48);
+    assert_eq!(runner.node.poll_timeout(), None);
+}
+
 /// A peer speaks; how many pings and pushes it is sent for that.
 fn speak(runner: &mut Runner, from: Nid) -> usize {
     let bytes = told(from);
