@@ -140,7 +140,7 @@ fn round(shard: &mut Shard, queue: EqHandle, now: Instant) {
     }
     assert!(refused, "the peer table was never full");
     shard.handle_timeout(now + Duration::from_secs(60));
-    while let Some(transmit) = shard.poll_transmit(NI).map(|lent| *lent.transmit) {
+    while let Some(transmit) = shard.poll_transmit(now, NI).map(|lent| *lent.transmit) {
         shard.sent(now, transmit.tx, Status::Ok);
     }
     assert!(shard.counters().drops(DropReason::Fault).messages > 0);
@@ -201,7 +201,7 @@ fn settle(shards: &mut [Shard; 2], now: Instant) -> u32 {
                 }
                 moved = true;
             }
-            while let Some(transmit) = shards[from].poll_transmit(NI).map(|lent| *lent.transmit) {
+            while let Some(transmit) = shards[from].poll_transmit(now, NI).map(|lent| *lent.transmit) {
                 shards[from].sent(now, transmit.tx, Status::Ok);
             }
         }
@@ -325,7 +325,7 @@ fn nothing_is_allocated_when_a_snapshot_comes() {
             }
             if snapshot.nis()[0].is_none() {
                 while let Some(transmit) =
-                    (0..3).find_map(|ni| shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit))
+                    (0..3).find_map(|ni| shard.poll_transmit(Instant(0), NiId(ni)).map(|lent| *lent.transmit))
                 {
                     shard.sent(Instant(0), transmit.tx, Status::Ok);
                 }
@@ -408,7 +408,7 @@ fn check_choice(count: u64, rounds: usize) {
         shard.update(Instant(0), Arc::clone(&known));
         for round in 0..rounds {
             while let Some(transmit) =
-                (0..nis).find_map(|ni| shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit))
+                (0..nis).find_map(|ni| shard.poll_transmit(Instant(0), NiId(ni)).map(|lent| *lent.transmit))
             {
                 if let Some(far) = (0..count).find(|far| host(FIRST_FAR + far).nid == transmit.next_hop) {
                     paths[usize::from(transmit.ni.0)][far as usize] = true;

@@ -93,7 +93,7 @@ impl Source {
         };
         self.shard.put(now, &put)?;
         for ni in (0..self.nis).map(NiId) {
-            while let Some(lent) = self.shard.poll_transmit(ni) {
+            while let Some(lent) = self.shard.poll_transmit(now, ni) {
                 let tx = lent.transmit.tx;
                 self.shard.sent(now, tx, Status::Ok);
             }

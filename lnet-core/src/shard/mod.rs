@@ -8,8 +8,8 @@
 //! - the [`Uplink`](crate::lnd::Uplink) methods for its LNDs;
 //! - [`Shard::handle_timeout`] at the time that [`Shard::poll_timeout`] says;
 //! - [`Shard::handle_mesh`] for its siblings;
-//! - after any of these [`Shard::note_time`], then [`Shard::poll_transmit`], [`Shard::poll_event`],
-//!   [`Shard::poll_resume`] and, for each sibling, [`Shard::poll_mesh_to`] until they return `None`.
+//! - after any of these [`Shard::poll_transmit`], [`Shard::poll_event`], [`Shard::poll_resume`] and, for each
+//!   sibling, [`Shard::poll_mesh_to`] until they return `None`.
 //!
 //! Invariants: nothing allocates after [`Shard::new`]; what a peer sends never trips an assertion, what an
 //! LND does against its contract always does; a message ends exactly once, and with it its operation on a
@@ -168,8 +168,6 @@ pub struct Shard {
     sequence: u64,
     news: News,
     counters: Counters,
-    /// Time of the last call, as far as it was told.
-    now: Instant,
     #[cfg(feature = "sabotage")]
     loses_credit: bool,
 }
@@ -212,7 +210,6 @@ impl Shard {
             sequence: 0,
             news: News::new(),
             counters: Counters::default(),
-            now: Instant::default(),
             #[cfg(feature = "sabotage")]
             loses_credit: false,
         };

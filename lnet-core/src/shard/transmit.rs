@@ -37,19 +37,13 @@ const PROMPT_MAX: Duration = Duration::from_millis(250);
 
 impl Shard {
     /// The next message for the LND of an NI, lent; `None` when there is none, or no such NI.
-    /// The LND has it until it says [`Uplink::sent`](crate::lnd::Uplink::sent).
+    /// The LND has it from `now` until it says [`Uplink::sent`](crate::lnd::Uplink::sent); how long that is
+    /// tells who takes what is sent to it.
     #[inline]
-    pub fn poll_transmit(&mut self, ni: NiId) -> Option<Lent<'_>> {
+    pub fn poll_transmit(&mut self, now: Instant, ni: NiId) -> Option<Lent<'_>> {
         let ready = &mut self.nis.get_mut(usize::from(ni.0))?.ready;
         let message = ready.pop(&mut self.messages)?;
-        Some(Lent { transmit: self.messages.submit(self.now, message), more: !ready.is_empty() })
-    }
-
-    /// Says what time it is, for the messages that are polled next. Calls that say so as well may be long
-    /// ago, and how soon a message ends tells who takes what is sent to it.
-    #[inline]
-    pub const fn note_time(&mut self, now: Instant) {
-        self.now = now;
+        Some(Lent { transmit: self.messages.submit(now, message), more: !ready.is_empty() })
     }
 
     /// Takes back what a device had no room for; it is the next that [`Shard::poll_transmit`] returns. Of
@@ -293,7 +287,6 @@ impl Shard {
 
     /// Deals with the ends of messages, those included that come of it.
     pub(super) fn settle(&mut self, now: Instant) {
-        self.now = now;
         while let Some(message) = self.messages.next_ended() {
             let Err(message) = self.resend(now, message) else { continue };
             self.count_end(now, &message);

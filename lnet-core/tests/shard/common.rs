@@ -116,8 +116,13 @@ impl Node {
         self.shard.poll_event(self.queue).unwrap()
     }
 
+    /// The next message that leaves.
     pub(crate) fn transmit(&mut self) -> Option<Transmit> {
-        self.shard.poll_transmit(NI).map(|lent| *lent.transmit)
+        self.transmit_at(NOW)
+    }
+
+    pub(crate) fn transmit_at(&mut self, now: Instant) -> Option<Transmit> {
+        self.shard.poll_transmit(now, NI).map(|lent| *lent.transmit)
     }
 
     /// A message arrives, whole if the shard takes it.

@@ -374,8 +374,7 @@ impl Run {
     }
 
     fn transmit(&mut self) {
-        self.node.shard.note_time(self.model.now);
-        let transmit = self.node.transmit();
+        let transmit = self.node.transmit_at(self.model.now);
         let expected = self.model.ready.pop_front();
         let sent = transmit.and_then(|transmit| transmit.payload).and_then(|span| span.buffer.md());
         assert_eq!(sent, expected.map(|number| self.mds[number]), "another message's turn");

@@ -66,7 +66,7 @@ fn put_by(node: &mut Node, request: &PutRequest) -> lnet_core::handle::MdHandle 
 }
 
 fn sent(node: &mut Node) -> Vec<Transmit> {
-    let by = |node: &mut Node, ni| node.shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit);
+    let by = |node: &mut Node, ni| node.shard.poll_transmit(NOW, NiId(ni)).map(|lent| *lent.transmit);
     (0..2).flat_map(|ni| std::iter::from_fn(|| by(node, ni)).collect::<Vec<_>>()).collect()
 }
 
@@ -311,7 +311,7 @@ fn pings_responses_and_what_is_for_this_node_never_wait() {
     put_by(&mut node, &ping);
     assert_eq!((sent(&mut node).len(), wanted(&mut node)), (1, vec![]));
     put(&mut node, nid(2, 1), 1);
-    assert!(node.shard.poll_transmit(NiId(2)).is_some(), "to itself");
+    assert!(node.shard.poll_transmit(NOW, NiId(2)).is_some(), "to itself");
     let spec = MdSpec { options: MdOptions::GET, ..node.md(8) };
     node.post(5, &spec);
     node.arrive(&crate::common::get_header(5, 8));

@@ -218,10 +218,10 @@ fn the_ni_follows_the_destination_or_the_self_nid() {
     let md = node.shard.bind(&node.md(1)).unwrap();
     let target = ProcessId::lustre(nid(2, 2));
     node.shard.put(NOW, &PutRequest { target, ..put_request(md, 2) }).unwrap();
-    assert!(node.shard.poll_transmit(NiId(0)).is_none());
-    let transmit = node.shard.poll_transmit(NiId(1)).map(|lent| *lent.transmit).unwrap();
+    assert!(node.shard.poll_transmit(NOW, NiId(0)).is_none());
+    let transmit = node.shard.poll_transmit(NOW, NiId(1)).map(|lent| *lent.transmit).unwrap();
     assert_eq!((transmit.ni, transmit.header.source.nid), (NiId(1), nid(2, 1)));
-    assert!(node.shard.poll_transmit(NiId(2)).is_none(), "there is no such NI");
+    assert!(node.shard.poll_transmit(NOW, NiId(2)).is_none(), "there is no such NI");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn whether_another_message_follows_is_told() {
         let target = ProcessId::lustre(to);
         node.shard.put(NOW, &PutRequest { target, ..put_request(md, 2) }).unwrap();
     }
-    let mut polled = |ni| node.shard.poll_transmit(NiId(ni)).map(|lent| lent.more);
+    let mut polled = |ni| node.shard.poll_transmit(NOW, NiId(ni)).map(|lent| lent.more);
     assert_eq!([0, 0, 0].map(&mut polled), [Some(true), Some(false), None], "whoever it goes to");
     assert_eq!([1, 1].map(polled), [Some(false), None], "by the same NI");
 }

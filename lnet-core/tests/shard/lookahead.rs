@@ -146,7 +146,7 @@ proptest! {
                     let verdicts = nodes.each_mut().map(|node| node.arrive(&header));
                     prop_assert_eq!(verdicts[0], verdicts[1]);
                     for node in &mut nodes {
-                        while let Some(sent) = node.shard.poll_transmit(NI).map(|lent| *lent.transmit) {
+                        while let Some(sent) = node.shard.poll_transmit(NOW, NI).map(|lent| *lent.transmit) {
                             node.shard.sent(NOW, sent.tx, Status::Ok);
                         }
                     }

@@ -33,7 +33,8 @@ fn process(nid: Nid) -> ProcessId {
 /// Carries everything that the node sends to itself.
 fn carry(node: &mut Node) -> Vec<Header> {
     let mut headers = Vec::new();
-    while let Some(Transmit { tx, ni, header, .. }) = node.shard.poll_transmit(LO).map(|lent| *lent.transmit)
+    while let Some(Transmit { tx, ni, header, .. }) =
+        node.shard.poll_transmit(NOW, LO).map(|lent| *lent.transmit)
     {
         assert_eq!(ni, LO);
         if node.shard.header(NOW, LO, &header.source.nid, RxId(0), &header) != Verdict::Drop {
@@ -108,7 +109,7 @@ fn the_own_nid_that_was_asked_for_is_the_source() {
             hdr_data: 0,
         };
         node.shard.put(NOW, &put).unwrap();
-        node.shard.poll_transmit(LO).map(|lent| lent.transmit.header.source.nid)
+        node.shard.poll_transmit(NOW, LO).map(|lent| lent.transmit.header.source.nid)
     };
     assert_eq!(put(nid(1, 1), Some(nid(1, 1))), Some(nid(1, 1)));
     assert_eq!(put(Nid::LO, Some(nid(1, 1))), Some(Nid::LO));
@@ -137,11 +138,11 @@ fn neither_credits_nor_peers_bar_the_path_to_oneself() {
     node.shard.put(NOW, &put(nid(1, 2))).unwrap();
     assert_eq!(node.shard.put(NOW, &put(nid(1, 3))), Err(SubmitError::PeersFull));
     assert_eq!(node.shard.ni_credits(NiId(0)), Some(0));
-    let _ = node.shard.poll_transmit(NiId(0)).unwrap();
+    let _ = node.shard.poll_transmit(NOW, NiId(0)).unwrap();
     let mut sent = 0;
     while node.shard.put(NOW, &put([nid(1, 1), nid(2, 1), Nid::LO][sent % 3])).is_ok() {
         sent += 1;
-        let Some(transmit) = node.shard.poll_transmit(LO).map(|lent| *lent.transmit) else {
+        let Some(transmit) = node.shard.poll_transmit(NOW, LO).map(|lent| *lent.transmit) else {
             panic!("{sent} wait for a credit")
         };
         node.shard.sent(NOW, transmit.tx, Status::Ok);
@@ -187,7 +188,7 @@ fn rules_act_on_what_a_node_sends_to_itself_where_it_arrives() {
 
         node.shard.faults_mut().add_delay_rule(NOW, &delay, 1).unwrap();
         node.shard.put(NOW, &put).unwrap();
-        let transmit = *node.shard.poll_transmit(LO).expect("it is not held up").transmit;
+        let transmit = *node.shard.poll_transmit(NOW, LO).expect("it is not held up").transmit;
         assert_eq!(
             node.shard.header(NOW, LO, &transmit.header.source.nid, RxId(0), &transmit.header),
             Verdict::Delay

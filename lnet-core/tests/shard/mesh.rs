@@ -195,7 +195,7 @@ fn round_trips_count_whichever_shard_an_answer_comes_by() {
     let md = shards.0[1].shard.bind(&spec).unwrap();
     shards.0[1].shard.get(NOW, &get_request(md)).unwrap();
     shards.0[1].shard.put(NOW, &put_request(md, 8)).unwrap();
-    while let Some(lent) = shards.0[1].shard.poll_transmit(NI) {
+    while let Some(lent) = shards.0[1].shard.poll_transmit(NOW, NI) {
         let tx = lent.transmit.tx;
         shards.0[1].shard.sent(NOW, tx, Status::Ok);
     }

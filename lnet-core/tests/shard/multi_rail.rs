@@ -43,7 +43,7 @@ pub(crate) fn put(node: &mut Node, to: Nid, self_nid: Option<Nid>) {
 
 /// Takes the messages that leave, by all NIs.
 pub(crate) fn sent(node: &mut Node) -> Vec<Transmit> {
-    let by = |node: &mut Node, ni| node.shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit);
+    let by = |node: &mut Node, ni| node.shard.poll_transmit(NOW, NiId(ni)).map(|lent| *lent.transmit);
     (0..4).flat_map(|ni| std::iter::from_fn(|| by(node, ni)).collect::<Vec<_>>()).collect()
 }
 

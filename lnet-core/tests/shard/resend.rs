@@ -61,7 +61,7 @@ fn ping(node: &mut Node, to: Nid, source: Option<Nid>) -> (Vec<Transmit>, u64) {
     let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(2), ..node.md(10) }).unwrap();
     let target = ProcessId::lustre(to);
     node.shard.get(NOW, &GetRequest { target, portal: 0, self_nid: source, ..get_request(md) }).unwrap();
-    let by = |ni| node.shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit);
+    let by = |ni| node.shard.poll_transmit(NOW, NiId(ni)).map(|lent| *lent.transmit);
     let sent = (0..3).filter_map(by).collect();
     (sent, node.shard.counters().resends - before)
 }
@@ -157,7 +157,7 @@ fn a_peer_with_nids_on_other_nets_is_tried_again_by_the_path_that_there_is() {
     let (sent, _) = ping(&mut node, nid(1, 11), None);
     for cause in [Cause::System(111), Cause::Unreachable] {
         node.shard.sent(NOW, sent[0].tx, Status::NeverSent(cause));
-        let again = *node.shard.poll_transmit(NiId(1)).expect("it leaves again").transmit;
+        let again = *node.shard.poll_transmit(NOW, NiId(1)).expect("it leaves again").transmit;
         assert_eq!((again.tx, again.ni, again.next_hop), (sent[0].tx, NiId(1), nid(1, 11)));
     }
     node.shard.sent(NOW, sent[0].tx, Status::Ok);
@@ -207,7 +207,7 @@ fn a_request_with_its_path_given_that_no_connection_was_made_for_is_sent_again()
     for resends in 1..=2 {
         node.shard.sent(NOW, sent.tx, Status::NeverSent(Cause::System(111)));
         assert_eq!(node.shard.counters().resends, resends);
-        sent = *node.shard.poll_transmit(NiId(1)).expect("it leaves again").transmit;
+        sent = *node.shard.poll_transmit(NOW, NiId(1)).expect("it leaves again").transmit;
         assert_eq!((sent.ni, sent.next_hop), (NiId(1), nid(1, 11)));
     }
     node.shard.sent(NOW, sent.tx, Status::NeverSent(Cause::System(111)));
@@ -224,7 +224,7 @@ fn reply(node: &mut Node, from: Nid) -> Transmit {
     (header.source.nid, header.destination.nid) = (from, nid(1, 2));
     assert!(matches!(node.shard.header(NOW, NiId(2), &from, RxId(0), &header), Verdict::Deliver(_)));
     node.shard.received(NOW, RxId(0), Status::Ok);
-    let reply = *node.shard.poll_transmit(NiId(2)).expect("a REPLY").transmit;
+    let reply = *node.shard.poll_transmit(NOW, NiId(2)).expect("a REPLY").transmit;
     assert_eq!(reply.next_hop, from);
     reply
 }
@@ -235,7 +235,7 @@ fn a_response_that_failed_is_sent_again_by_the_same_path() {
     let mut node = node(2, 2);
     let reply = reply(&mut node, nid(1, 12));
     node.shard.sent(NOW, reply.tx, Status::NeverSent(Cause::Simulated(HealthStatus::LocalDropped)));
-    let again = *node.shard.poll_transmit(NiId(2)).expect("the same once more").transmit;
+    let again = *node.shard.poll_transmit(NOW, NiId(2)).expect("the same once more").transmit;
     assert_eq!((again.next_hop, again.header.source.nid), (nid(1, 12), nid(1, 2)));
     node.shard.sent(NOW, again.tx, Status::Ok);
     assert_eq!(node.event().status(), Status::Ok);
@@ -250,7 +250,7 @@ fn a_response_whose_path_leads_nowhere_goes_by_another_one() {
             let mut node = node(locals, peers);
             let reply = reply(&mut node, nid(1, 10 + peers));
             node.shard.sent(NOW, reply.tx, Status::NeverSent(cause));
-            let again = *node.shard.poll_transmit(NiId(1)).expect("it leaves by the other NI").transmit;
+            let again = *node.shard.poll_transmit(NOW, NiId(1)).expect("it leaves by the other NI").transmit;
             assert_eq!((again.next_hop, again.header.source.nid), (nid(1, 11), nid(1, 1)), "{cause:?}");
             assert_eq!(again.header.destination.nid, nid(1, 11), "{cause:?}");
             node.shard.sent(NOW, again.tx, Status::Ok);
@@ -331,7 +331,7 @@ fn a_ping_of_an_own_nid_that_its_lnd_does_not_reach_stays_here_and_can_fail() {
     let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(2), ..node.md(10) }).unwrap();
     let target = ProcessId::lustre(own);
     node.shard.get(NOW, &GetRequest { target, ..get_request(md) }).unwrap();
-    assert!(node.shard.poll_transmit(NiId(0)).is_some());
+    assert!(node.shard.poll_transmit(NOW, NiId(0)).is_some());
 }
 
 /// On rails of their own the paths across lead nowhere, and with one rail cut a single path of four is left.
@@ -358,7 +358,7 @@ fn what_failed_goes_by_the_path_that_is_left() {
         let mut tried = Vec::new();
         while tried.last() != Some(&works) {
             let mut leaving =
-                (1..3).filter_map(|ni| node.shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit));
+                (1..3).filter_map(|ni| node.shard.poll_transmit(now, NiId(ni)).map(|lent| *lent.transmit));
             let Some(sent) = leaving.next() else { panic!("message {message} has tried {tried:?}") };
             tried.push(Path { ni: sent.ni, peer: sent.next_hop });
             // The slot goes with the NID, also of what is sent again to another one.

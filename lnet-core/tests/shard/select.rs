@@ -38,7 +38,9 @@ fn put(node: &mut Node, to: u8, self_nid: Option<Nid>) {
 
 /// Takes the messages that leave by either NI.
 fn sent(node: &mut Node) -> [Vec<Transmit>; 2] {
-    NIS.map(|ni| std::iter::from_fn(|| node.shard.poll_transmit(ni).map(|lent| *lent.transmit)).collect())
+    NIS.map(|ni| {
+        std::iter::from_fn(|| node.shard.poll_transmit(NOW, ni).map(|lent| *lent.transmit)).collect()
+    })
 }
 
 fn counts(node: &mut Node) -> [usize; 2] {
@@ -305,7 +307,7 @@ fn what_two_devices_refuse_leaves_by_the_third() {
     put(&mut node, 2, None);
     let mut used = Vec::new();
     for status in [Status::NeverSent(Cause::Device), Status::NeverSent(Cause::Device), Status::Ok] {
-        let sent = (0..3).find_map(|ni| node.shard.poll_transmit(NiId(ni)).map(|lent| *lent.transmit));
+        let sent = (0..3).find_map(|ni| node.shard.poll_transmit(NOW, NiId(ni)).map(|lent| *lent.transmit));
         let message = sent.expect("it is sent anew");
         used.push(message.ni.0);
         node.shard.sent(NOW, message.tx, status);

@@ -38,7 +38,7 @@ fn send(node: &mut Node, now: Instant, peer: u32, count: usize) {
 /// well.
 fn drain(node: &mut Node, now: Instant, friend: u32) -> (usize, usize) {
     let (mut of_friend, mut of_others) = (0, 0);
-    while let Some(sent) = node.transmit() {
+    while let Some(sent) = node.transmit_at(now) {
         if sent.header.destination.nid.to_small().unwrap() as u32 == 10 << 24 | friend {
             of_friend += 1;
             node.shard.sent(now, sent.tx, Status::Ok);
@@ -155,14 +155,13 @@ fn peers_are_judged_by_what_an_lnd_has() {
     send(&mut node, now, FRIEND, 4);
     send(&mut node, now, 1_000, 1);
     for _ in 0..8 {
-        let tx = node.transmit().unwrap().tx;
+        let tx = node.transmit_at(now).unwrap().tx;
         node.shard.give_back(Full(tx));
         now = now + LOOK_INTERVAL;
         node.shard.handle_timeout(now);
     }
     now = now + Duration::from_secs(2);
-    node.shard.note_time(now);
-    let sent: Vec<TxId> = std::iter::from_fn(|| node.transmit()).map(|sent| sent.tx).collect();
+    let sent: Vec<TxId> = std::iter::from_fn(|| node.transmit_at(now)).map(|sent| sent.tx).collect();
     assert_eq!(sent.len(), 4);
     now = now + LOOK_INTERVAL;
     node.shard.handle_timeout(now);
@@ -182,7 +181,7 @@ fn who_answers_again_is_a_friend() {
     let mut node = crowded(4, 1);
     let mut now = Instant(0);
     send(&mut node, now, FRIEND, 8);
-    let stuck: Vec<TxId> = std::iter::from_fn(|| node.transmit()).map(|sent| sent.tx).collect();
+    let stuck: Vec<TxId> = std::iter::from_fn(|| node.transmit_at(now)).map(|sent| sent.tx).collect();
     assert_eq!(stuck.len(), 4);
     send(&mut node, now, 1_000, 8);
     assert_eq!(drain(&mut node, now, FRIEND), (0, 0));
@@ -209,7 +208,7 @@ fn peers_take_turns() {
     send(&mut node, now, 1_002, 8);
     let mut left: BTreeMap<u32, usize> = BTreeMap::new();
     let mut order = Vec::new();
-    while let Some(sent) = node.transmit() {
+    while let Some(sent) = node.transmit_at(now) {
         let host = sent.header.destination.nid.to_small().unwrap() as u32 & 0xffff;
         order.push(host);
         *left.entry(host).or_default() += 1;
@@ -222,13 +221,13 @@ fn peers_take_turns() {
     let mut node = crowded(4, 1);
     for host in 0..4 {
         send(&mut node, now, 2_000 + host, 1);
-        let sent = node.transmit().unwrap();
+        let sent = node.transmit_at(now).unwrap();
         node.shard.sent(now, sent.tx, Status::Ok);
     }
     (0..4).for_each(|host| send(&mut node, now, 2_000 + host, 8));
     send(&mut node, now, 1_000, 1);
     let order: Vec<u32> = std::iter::from_fn(|| {
-        let sent = node.transmit()?;
+        let sent = node.transmit_at(now)?;
         node.shard.sent(now, sent.tx, Status::Ok);
         Some(sent.header.destination.nid.to_small().unwrap() as u32 & 0xffff)
     })

@@ -57,7 +57,7 @@ fn put(node: &mut Node, to: u8, self_nid: Option<Nid>) {
 }
 
 fn all(node: &mut Node, ni: NiId) -> Vec<Transmit> {
-    std::iter::from_fn(|| node.shard.poll_transmit(ni).map(|lent| *lent.transmit)).collect()
+    std::iter::from_fn(|| node.shard.poll_transmit(NOW, ni).map(|lent| *lent.transmit)).collect()
 }
 
 fn statuses(node: &mut Node) -> Vec<Status> {
@@ -103,7 +103,7 @@ fn what_waits_leaves_by_another_ni_of_its_net() {
         assert!(node.shard.is_quiet(FIRST) && !node.shard.is_quiet(SECOND));
         assert_eq!(all(&mut node, FIRST), []);
         for _ in 0..5 {
-            let sent = node.shard.poll_transmit(SECOND).map(|lent| *lent.transmit).unwrap();
+            let sent = node.shard.poll_transmit(NOW, SECOND).map(|lent| *lent.transmit).unwrap();
             assert_eq!((sent.ni, sent.header.source.nid), (SECOND, nid(1, 9)));
             node.shard.sent(NOW, sent.tx, Status::Ok);
         }
@@ -181,12 +181,12 @@ fn what_the_lnd_has_is_its_own_to_end() {
     let slots = rails(2, 2);
     let mut node = node(&slots);
     put(&mut node, 2, None);
-    let sent = node.shard.poll_transmit(FIRST).map(|lent| *lent.transmit).unwrap();
+    let sent = node.shard.poll_transmit(NOW, FIRST).map(|lent| *lent.transmit).unwrap();
     update(&mut node, &with_status(&slots, 0, NiStatus::Closed));
     assert!(!node.shard.is_quiet(FIRST));
     assert!(!node.shard.confirmation().is_quiet);
     node.shard.give_back(Full(sent.tx));
-    let again = node.shard.poll_transmit(FIRST).map(|lent| *lent.transmit).unwrap();
+    let again = node.shard.poll_transmit(NOW, FIRST).map(|lent| *lent.transmit).unwrap();
     node.shard.sent(NOW, again.tx, Status::Unknown(Cause::Device));
     assert!(node.shard.is_quiet(FIRST));
     assert!(node.shard.confirmation().is_quiet);
@@ -207,7 +207,7 @@ fn responses_go_on_until_their_ni_is_closed() {
     for from in [host(2), host(2), source] {
         assert_ne!(node.arrive(&get(from)), Verdict::Drop, "a leaving NI still takes what arrives");
     }
-    let reply = node.shard.poll_transmit(FIRST).map(|lent| *lent.transmit).unwrap();
+    let reply = node.shard.poll_transmit(NOW, FIRST).map(|lent| *lent.transmit).unwrap();
     assert!(matches!(reply.header.body, Body::Reply { .. }));
     assert!(!node.shard.is_quiet(FIRST));
     // A fourth has arrived, but is not in place.
@@ -309,7 +309,7 @@ fn a_slot_is_used_again() {
     let slots = rails(2, 2);
     let mut node = node(&slots);
     put(&mut node, 2, None);
-    let sent = node.shard.poll_transmit(FIRST).map(|lent| *lent.transmit).unwrap();
+    let sent = node.shard.poll_transmit(NOW, FIRST).map(|lent| *lent.transmit).unwrap();
     node.shard.sent(NOW, sent.tx, Status::Ok);
     update(&mut node, &with_status(&slots, 0, NiStatus::Closed));
     update(&mut node, &[None, slots[1]]);
@@ -365,7 +365,7 @@ fn the_node_knows_itself_as_long_as_an_ni_lives() {
     assert_eq!(all(&mut node, FIRST).len(), 1, "by lo");
     update(&mut node, &[lo, other]);
     assert_eq!(node.shard.peer_credits(&nid(1, 1)), Some(-2));
-    let sent = node.shard.poll_transmit(SECOND).map(|lent| *lent.transmit).unwrap();
+    let sent = node.shard.poll_transmit(NOW, SECOND).map(|lent| *lent.transmit).unwrap();
     node.shard.sent(NOW, sent.tx, Status::Ok);
     assert_eq!(node.shard.peer_credits(&nid(1, 1)), Some(-1));
 }

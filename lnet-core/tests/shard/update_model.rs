@@ -246,7 +246,7 @@ impl Run {
     }
 
     fn transmit(&mut self, slot: usize) {
-        let Some(transmit) = self.node.shard.poll_transmit(NiId(slot as u16)).map(|lent| *lent.transmit)
+        let Some(transmit) = self.node.shard.poll_transmit(NOW, NiId(slot as u16)).map(|lent| *lent.transmit)
         else {
             return;
         };

@@ -182,12 +182,11 @@ impl Worker {
         if !self.shard.has_transmit() {
             return false;
         }
-        self.shard.note_time(now);
         let mut submitted = 0;
         let (later, first) = self.nis.split_at(self.first_ni);
         for &ni in first.iter().chain(later) {
             while submitted < TRANSMIT_BUDGET {
-                let Some(message) = self.shard.poll_transmit(ni) else { break };
+                let Some(message) = self.shard.poll_transmit(now, ni) else { break };
                 if let Err(full) = self.lnd.submit(now, message, &self.memory) {
                     self.shard.give_back(full);
                     self.device_full = true;

@@ -472,7 +472,7 @@ impl Stage {
         let mut taken = Vec::new();
         let shard = &mut self.members[node].shard;
         for ni in (0..slots).map(lnet_core::lnd::NiId) {
-            while let Some(lent) = shard.poll_transmit(ni) {
+            while let Some(lent) = shard.poll_transmit(self.now, ni) {
                 let transmit = *lent.transmit;
                 taken.push((transmit.tx, transmit.next_hop, transmit.header));
             }

@@ -233,10 +233,10 @@ impl World<'_> {
     }
 
     fn take_messages(&mut self, number: u32) {
-        let from = self.life(number);
+        let (from, now) = (self.life(number), Instant(self.now));
         let slots = self.members[number as usize].shard.topology().nis().len() as u16;
         for ni in (0..slots).map(NiId) {
-            while let Some(lent) = self.members[number as usize].shard.poll_transmit(ni) {
+            while let Some(lent) = self.members[number as usize].shard.poll_transmit(now, ni) {
                 let transmit = *lent.transmit;
                 let source = transmit.header.source.nid;
                 let (to, tx, header) = (transmit.next_hop, transmit.tx, Box::new(transmit.header));

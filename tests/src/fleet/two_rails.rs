@@ -352,7 +352,7 @@ impl TwoRails {
         end.replay(now);
         for rail in 0..2 {
             let ni = end.ni(rail);
-            while let Some(lent) = end.member.shard.poll_transmit(ni) {
+            while let Some(lent) = end.member.shard.poll_transmit(now, ni) {
                 let transmit = *lent.transmit;
                 self.sent[rail] += u64::from(number == 0);
                 end.xfer.submit(now, &transmit).expect("there is room");

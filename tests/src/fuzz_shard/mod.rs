@@ -220,7 +220,7 @@ impl Scene {
     /// The LND takes what is to be sent. Says whether there was anything.
     fn transmit(&mut self, at: usize) -> bool {
         let mut moved = false;
-        while let Some(lent) = self.lanes[at].shard.poll_transmit(NI) {
+        while let Some(lent) = self.lanes[at].shard.poll_transmit(self.now, NI) {
             let transmit = *lent.transmit;
             moved = true;
             let answers = match transmit.header.body {

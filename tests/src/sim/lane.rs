@@ -241,10 +241,9 @@ impl Lane {
 
     /// What the shard wants sent goes to the driver.
     fn submit(&mut self, now: Instant, around: &mut Surroundings<'_>) {
-        self.shard.note_time(now);
         for rail in 0..u16::from(around.plan.rails) {
             let Some(slot) = self.desk.slots[usize::from(rail)] else { continue };
-            while let Some(Lent { transmit, more }) = self.shard.poll_transmit(slot) {
+            while let Some(Lent { transmit, more }) = self.shard.poll_transmit(now, slot) {
                 let transmit = &Transmit { ni: NiId(rail), ..*transmit };
                 let Some(message) = around.ledger.identify(&transmit.header) else {
                     return around
