@@ -10,7 +10,7 @@ use lnet_wire::socklnd::{ConnectionRequest, ConnectionType, Hello, HelloError, V
 use lnet_wire::{Nid, ProcessId};
 
 use super::connection::{Connection, PRIVILEGED_PORT_MAX, Phase};
-use super::peer::CONNECTIONS_OF_TYPE_MAX;
+use super::peer::{CONNECTIONS_OF_TYPE_MAX, is_port};
 use super::{
     Accept, ConnId, Ends, HandedOver, Socklnd, SocklndEvent, SocklndNi, StreamOrder, Timer, home_of,
 };
@@ -20,7 +20,7 @@ use super::{
 const NAMES_PER_ADDRESS_MAX: usize = 4;
 
 /// Handshakes that one address may have under way, however few there may be in all.
-const HANDSHAKES_PER_ADDRESS_MIN: usize = 4;
+const HANDSHAKES_PER_ADDRESS_MIN: u32 = 4;
 
 impl Socklnd {
     /// A stream that a peer has opened; `None` if it is to be closed at once.
@@ -37,6 +37,7 @@ impl Socklnd {
         let deadline = now + self.config.tunables.accept_timeout;
         let slot = self.insert(Connection::new(now, Phase::Accepted, ends, deadline))?;
         self.handshakes.push_back(slot);
+        self.shares.add_handshake(ends.remote.ip());
         self.set_timer(Timer::Connection(slot), deadline);
         self.counters.add(SocklndEvent::Accepted);
         Some(ConnId(slot))
@@ -45,15 +46,21 @@ impl Socklnd {
     /// The handshake that makes room for one with an address: the oldest with that, where it has an eighth of
     /// all that may be, or the oldest of all.
     fn handshake_too_many(&self, address: IpAddr) -> Option<u32> {
-        let most = self.config.limits.handshakes as usize;
+        let most = self.config.limits.handshakes;
         let share = (most / 8).max(HANDSHAKES_PER_ADDRESS_MIN);
-        if self.handshakes.len() < share {
-            return None;
+        if self.shares.of(address).handshakes >= share {
+            let is_its = |slot: &&u32| self.connections[**slot].ends.remote.ip() == address;
+            return self.handshakes.iter().find(is_its).copied();
         }
-        let mut its =
-            self.handshakes.iter().filter(|slot| self.connections[**slot].ends.remote.ip() == address);
-        let oldest = its.clone().next().filter(|_| its.by_ref().count() >= share);
-        oldest.or(self.handshakes.front().filter(|_| self.handshakes.len() >= most)).copied()
+        self.handshakes.front().filter(|_| self.handshakes.len() >= most as usize).copied()
+    }
+
+    /// Takes a connection off the handshakes under way, if it is one.
+    pub(super) fn end_handshake(&mut self, slot: u32) {
+        if let Some(at) = self.handshakes.iter().position(|other| *other == slot) {
+            self.handshakes.remove(at);
+            self.shares.remove_handshake(self.connections[slot].ends.remote.ip());
+        }
     }
 
     /// A stream whose HELLO another shard has read; `None` if it is to be closed at once.
@@ -146,7 +153,7 @@ impl Socklnd {
             // A peer of the NI is on its net, and has an address of its own; in the name of `0@lo` it would
             // be taken for this node.
             Ok(hello) if hello.connection.is_some() && is_peers(&hello.source.nid, &local) => {
-                self.handshakes.retain(|other| *other != slot);
+                self.end_handshake(slot);
                 let to = home_of(&hello.source.nid, local.serving);
                 if to == self.config.shard {
                     self.answer(now, slot, &local, &hello, up);
@@ -259,14 +266,9 @@ impl Socklnd {
         let address = self.connections[slot].ends.remote.ip();
         let mut names = [(Instant(0), NONE); NAMES_PER_ADDRESS_MAX];
         let mut count = 0;
-        for (other, connection) in self.connections.used() {
-            let Connection { phase, peer, ends, .. } = connection;
-            if *phase != Phase::Established || ends.remote.ip() != address {
-                continue;
-            }
-            let known = &self.peers[*peer];
-            let its = self.is_at_home(*peer, other).then_some(&known.nid);
-            if its != home || is_port(known.pid) {
+        for (other, connection) in self.shares.named(address).iter(&self.connections) {
+            let peer = &connection.peer;
+            if self.is_at_home(*peer, other).then_some(&self.peers[*peer].nid) != home {
                 continue;
             }
             let moved_at = connection.moved_at();
@@ -346,7 +348,7 @@ impl Socklnd {
             destination_incarnation: 0,
             connection: None,
         };
-        self.handshakes.retain(|other| *other != slot);
+        self.end_handshake(slot);
         if self.say(slot, &refusal) {
             self.connections[slot].phase = Phase::Closing;
         } else {
@@ -370,15 +372,10 @@ impl Socklnd {
 
     /// Sends bytes, and closes the connection.
     fn say_last(&mut self, slot: u32, bytes: &[u8]) {
-        self.handshakes.retain(|other| *other != slot);
+        self.end_handshake(slot);
         self.say_bytes(slot, bytes);
         self.connections[slot].phase = Phase::Closing;
     }
-}
-
-/// Whether a process id is the port of a dialler that nothing vouches for: it has one for each connection.
-const fn is_port(pid: u32) -> bool {
-    pid & ProcessId::USER_FLAG != 0
 }
 
 /// Whether a NID can be that of a peer of an NI.

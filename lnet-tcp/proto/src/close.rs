@@ -222,7 +222,7 @@ impl Socklnd {
             up.received(now, self.rx(slot), Status::Unknown(Cause::Reset));
         }
         if matches!(self.connections[slot].phase, Phase::Accepted | Phase::Requested) {
-            self.handshakes.retain(|other| *other != slot);
+            self.end_handshake(slot);
         }
         while self.unshelve(slot).is_some() {}
         self.requeue(slot);
@@ -284,6 +284,7 @@ impl Socklnd {
             (connection.peer, connection.kind, connection.phase);
         if let Some(peer) = self.peers.get_mut(peer) {
             if phase == Phase::Established {
+                self.shares.remove_named(&mut self.connections, slot);
                 let first = peer.connections.first();
                 peer.connections.remove(&mut self.connections, slot);
                 if first == slot {

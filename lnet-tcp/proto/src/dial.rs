@@ -9,7 +9,7 @@ use lnet_wire::socklnd::{CONNECTION_REQUEST_BYTES_MAX, ConnectionRequest, Connec
 use lnet_wire::{Nid, ProcessId};
 
 use super::connection::{Connection, PRIVILEGED_PORT_MAX, Phase};
-use super::peer::{self, REFUSALS_MAX, SockPeer};
+use super::peer::{self, REFUSALS_MAX, SockPeer, is_port};
 use super::{ConnId, Ends, FailedDial, Socklnd, SocklndEvent, StreamOrder, Timer};
 
 /// The acceptor's port; the driver knows the one that the node really uses.
@@ -60,7 +60,7 @@ impl Socklnd {
         // one alone: of the types only control connections carry answers of all sizes.
         let is_unvouched =
             peer.connections.iter(&self.connections).any(|(_, connection)| connection.is_unvouched);
-        let can_lack = !is_unvouched && peer.pid & ProcessId::USER_FLAG == 0 && peer.dialling.is_none();
+        let can_lack = !is_unvouched && !is_port(peer.pid) && peer.dialling.is_none();
         let Some(kind) = peer.lacks(local.conns_per_peer).filter(|_| can_lack) else { return };
         if now < peer.retry_at {
             let at = peer.retry_at;
@@ -222,6 +222,9 @@ impl Socklnd {
             self.shares.move_peer(None, Some(self.connections[slot].ends.remote.ip()));
         }
         known.connections.push_back(&mut self.connections, slot);
+        if !is_port(known.pid) {
+            self.shares.add_named(&mut self.connections, slot);
+        }
         let connection = &mut self.connections[slot];
         (connection.phase, connection.peer, connection.kind) = (Phase::Established, peer, kind);
         (connection.version, connection.order) = (hello.version, hello.order);

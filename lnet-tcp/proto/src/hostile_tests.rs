@@ -15,6 +15,9 @@ use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 use super::*;
 use crate::testing::nid;
 
+#[path = "shares_tests.rs"]
+mod shares_tests;
+
 const NI: NiId = NiId(1);
 const OWN: u8 = 2;
 const PEERS: u32 = 6;
@@ -183,19 +186,6 @@ impl Node {
         }
     }
 
-    /// Counts by address are those of what there is.
-    #[track_caller]
-    fn check_shares(&self) {
-        let connections = &self.sock.connections;
-        let of = |host| nid(0, host).ip().unwrap();
-        for address in (0..=255).map(of) {
-            let is_its = |slot| connections.get(slot).is_some_and(|its| its.ends.remote.ip() == address);
-            let count = connections.used().filter(|(slot, _)| is_its(*slot)).count() as u32;
-            let peers = self.sock.peers.used().filter(|(_, peer)| is_its(peer.connections.first()));
-            assert_eq!(self.sock.shares.of(address), (count, peers.count() as u32), "{address}");
-        }
-    }
-
     fn count(&self, event: SocklndEvent) -> u64 {
         self.sock.counters().get(event)
     }
@@ -357,75 +347,6 @@ fn a_name_that_is_refused_where_peers_are_full_ends_no_other_one() {
     assert_eq!((node.sock.usage().connections, node.closed.len()), (PEERS, 1));
     node.take(9, 14, 5, ConnectionType::Control);
     assert_eq!(node.sock.usage().connections, PEERS);
-}
-
-/// Processes of one host that nothing vouches for, each a peer, leave room for other hosts; so do the
-/// connections of few peers.
-#[test]
-fn one_host_does_not_fill_the_tables() {
-    let limits = SocklndLimits { connections: 1 << 10, handshakes: 8, peers: 256, messages: 4 };
-    let mut node = Node::with(limits);
-    let by_port = |node: &mut Node, host, port| {
-        let source = ProcessId::lustre(nid(0, host));
-        node.closed.clear();
-        node.dial_by((host, port), source, 5, ConnectionType::Control)
-    };
-    let taken = (0..500).filter(|port| by_port(&mut node, 9, 2_000 + port) != Answer::Closed).count();
-    assert_eq!(taken, 192, "three quarters");
-    for host in 20..50 {
-        assert!(matches!(by_port(&mut node, host, 2_000), Answer::Taken(_)), "host {host}");
-        assert!(matches!(node.dial(host, host, 5, ConnectionType::Control), Answer::Taken(_)));
-        // A peer that is connected has further connections.
-        assert!(matches!(node.dial(host, host, 5, ConnectionType::BulkIn), Answer::Taken(_)));
-        node.check_shares();
-    }
-    assert_eq!(by_port(&mut node, 9, 1_999), Answer::Closed);
-    // Peers that are known, and not connected, take no room.
-    let first = |node: &Node| node.sock.connections.used().map(|(slot, _)| ConnId(slot)).next();
-    while let Some(conn) = first(&node) {
-        node.sock.ended(NOW, conn, None, &mut Shard);
-        node.act();
-        node.check_shares();
-    }
-    assert!(matches!(by_port(&mut node, 9, 1_999), Answer::Taken(_)));
-
-    let mut node = Node::with(SocklndLimits { connections: 128, peers: 128, ..limits });
-    let taken = (0..200).filter(|port| by_port(&mut node, 9, 2_000 + port) != Answer::Closed).count();
-    assert_eq!(taken, 96);
-    assert!(matches!(node.dial(20, 20, 5, ConnectionType::Control), Answer::Taken(_)));
-}
-
-/// A peer whose first connection ends counts for the address of the next one.
-#[test]
-fn peers_count_for_the_address_of_their_first_connection() {
-    let mut node = Node::new();
-    let first = node.take(9, 30, 5, ConnectionType::Control);
-    let second = node.take(8, 30, 5, ConnectionType::BulkIn);
-    let of = |node: &Node, host| node.sock.shares.of(nid(0, host).ip().unwrap());
-    assert_eq!([9, 8].map(|host| of(&node, host)), [(1, 1), (1, 0)]);
-    for (conn, left) in [(first, [(0, 0), (1, 1)]), (second, [(0, 0); 2])] {
-        node.sock.close(NOW, conn.0, &mut Shard);
-        node.act();
-        assert_eq!([9, 8].map(|host| of(&node, host)), left);
-        node.check_shares();
-    }
-}
-
-/// A host that opens connections and says nothing ends its own handshakes.
-#[test]
-fn a_host_that_says_nothing_ends_no_handshake_of_others() {
-    let mut node = Node::new();
-    let ends = |host: u8| Ends {
-        remote: (nid(0, host).ip().unwrap(), 1000).into(),
-        local: nid(0, OWN).ip().unwrap(),
-    };
-    let honest = node.sock.accept(NOW, ends(1), &mut Shard).unwrap();
-    for _ in 0..100 {
-        node.sock.accept(NOW, ends(9), &mut Shard).unwrap();
-        node.act();
-        assert!(!node.closed.contains(&honest));
-    }
-    assert_eq!(node.count(SocklndEvent::HandshakesFull), 96);
 }
 
 #[test]

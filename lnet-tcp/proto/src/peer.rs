@@ -6,8 +6,8 @@ use lnet_core::collections::{Chain, Keyed, Link, List, Seed, linked, nid_words};
 use lnet_core::errno;
 use lnet_core::lnd::{NiId, Path};
 use lnet_core::time::Instant;
-use lnet_wire::Nid;
 use lnet_wire::socklnd::{ConnectionType, Version};
+use lnet_wire::{Nid, ProcessId};
 
 use super::connection::{OfPeer, SockOrigin, ToSend};
 
@@ -34,6 +34,11 @@ pub(super) fn words(ni: NiId, nid: &Nid, pid: u32) -> [u64; 4] {
 pub(super) const REFUSALS_MAX: u8 = 3;
 /// Connections of a type at most, wherever they come from. Kernel nodes count them in eight bits.
 pub(super) const CONNECTIONS_OF_TYPE_MAX: u16 = 255;
+
+/// Whether a process id is the port of a dialler that nothing vouches for: it has one for each connection.
+pub(super) const fn is_port(pid: u32) -> bool {
+    pid & ProcessId::USER_FLAG != 0
+}
 
 /// A peer NI, as one local NI reaches it.
 pub(super) struct SockPeer {

@@ -1,20 +1,33 @@
-//! Connections and connected peers, counted by the address at their other end.
+//! Connections, handshakes and connected peers, counted by the address at their other end, and those
+//! connections of each address whose peers have names: who comes often has no table looked through.
 //!
 //! Invariants: never grows; an address is here while a connection has it; a peer counts for the address of
 //! its first connection.
 
 use core::net::IpAddr;
 
-use lnet_core::collections::{Chain, Keyed, Link, Seed, Table, linked};
+use lnet_core::collections::{Chain, Keyed, Link, List, Seed, Slab, Table, linked};
+
+use super::connection::{Connection, Named};
 
 /// Slots of a table of which one is few, where it is shared by address.
 const SHARED: u32 = 64;
 
-/// Slots that an address has.
+/// How much of everything an address has.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(super) struct Counts {
+    pub(super) connections: u32,
+    /// Connections that it has opened and whose handshake is under way.
+    pub(super) handshakes: u32,
+    pub(super) peers: u32,
+}
+
+/// An address with what it has.
 struct Share {
     address: IpAddr,
-    connection_count: u32,
-    peer_count: u32,
+    counts: Counts,
+    /// Connections that are established with a peer that has a name, and is not one for its port.
+    named: List<Named>,
     chain: Link,
 }
 
@@ -52,34 +65,64 @@ impl Shares {
 
     /// A connection takes a slot.
     pub(super) fn add_connection(&mut self, address: IpAddr) {
-        let new = || Share { address, connection_count: 0, peer_count: 0, chain: Link::UNLINKED };
+        let (counts, chain) = (Counts::default(), Link::UNLINKED);
+        let new = || Share { address, counts, named: List::new(), chain };
         let Some(slot) = self.find(address).or_else(|| self.by_address.insert(new())) else {
             unreachable!("there are more addresses than connections")
         };
-        self.by_address[slot].connection_count += 1;
+        self.by_address[slot].counts.connections += 1;
     }
 
     /// A connection that has no peer any more leaves its slot.
     pub(super) fn remove_connection(&mut self, address: IpAddr) {
         let slot = self.known(address);
-        let share = &mut self.by_address[slot];
-        share.connection_count -= 1;
-        if share.connection_count == 0 {
-            assert_eq!(share.peer_count, 0, "peers at {address} have no connection");
+        let counts = &mut self.by_address[slot].counts;
+        counts.connections -= 1;
+        if counts.connections == 0 {
+            assert_eq!(*counts, Counts::default(), "{address} has no connection");
             self.by_address.remove(slot);
         }
+    }
+
+    /// The handshake of a connection is under way.
+    pub(super) fn add_handshake(&mut self, address: IpAddr) {
+        let slot = self.known(address);
+        self.by_address[slot].counts.handshakes += 1;
+    }
+
+    /// The handshake of a connection is over.
+    pub(super) fn remove_handshake(&mut self, address: IpAddr) {
+        let slot = self.known(address);
+        self.by_address[slot].counts.handshakes -= 1;
+    }
+
+    /// A connection is established whose peer has a name.
+    pub(super) fn add_named(&mut self, connections: &mut Slab<Connection>, slot: u32) {
+        let share = self.known(connections[slot].ends.remote.ip());
+        self.by_address[share].named.push_back(connections, slot);
+    }
+
+    /// An established connection leaves its peer.
+    pub(super) fn remove_named(&mut self, connections: &mut Slab<Connection>, slot: u32) {
+        let share = self.known(connections[slot].ends.remote.ip());
+        self.by_address[share].named.discard(connections, slot);
+    }
+
+    /// The connections of an address, which has some, whose peers have names.
+    pub(super) fn named(&self, address: IpAddr) -> &List<Named> {
+        &self.by_address[self.known(address)].named
     }
 
     /// The address of the first connection of a peer changes: it has its first one, or has lost that.
     pub(super) fn move_peer(&mut self, from: Option<IpAddr>, to: Option<IpAddr>) {
         if let Some(from) = from {
             let slot = self.known(from);
-            self.by_address[slot].peer_count -= 1;
+            self.by_address[slot].counts.peers -= 1;
             self.connected_count -= 1;
         }
         if let Some(to) = to {
             let slot = self.known(to);
-            self.by_address[slot].peer_count += 1;
+            self.by_address[slot].counts.peers += 1;
             self.connected_count += 1;
         }
     }
@@ -89,20 +132,19 @@ impl Shares {
         slot
     }
 
-    /// Connections and connected peers of an address.
-    pub(super) fn of(&self, address: IpAddr) -> (u32, u32) {
-        let share = self.find(address).map(|slot| &self.by_address[slot]);
-        share.map_or((0, 0), |share| (share.connection_count, share.peer_count))
+    /// How much an address has.
+    pub(super) fn of(&self, address: IpAddr) -> Counts {
+        self.find(address).map_or(Counts::default(), |slot| self.by_address[slot].counts)
     }
 
     /// Whether an address may have one more of so many connections, of which some are in use.
     pub(super) fn admits_connection(&self, address: IpAddr, most: u32, used: u32) -> bool {
-        is_shared(most, used, || self.of(address).0)
+        is_shared(most, used, || self.of(address).connections)
     }
 
     /// Whether an address may have one more of so many peers. Those without connections make room.
     pub(super) fn admits_peer(&self, address: IpAddr, most: u32) -> bool {
-        is_shared(most, self.connected_count, || self.of(address).1)
+        is_shared(most, self.connected_count, || self.of(address).peers)
     }
 }
 

@@ -33,10 +33,13 @@ pub(super) struct Resumed;
 pub(super) struct OnShelf;
 /// Marks the connections of a peer, or those that are left open without one.
 pub(super) struct OfPeer;
+/// Marks the connections of an address that have the name of a peer.
+pub(super) struct Named;
 
 linked!(Connection, Ready, ready);
 linked!(Connection, Resumed, resumed);
 linked!(Connection, OfPeer, of_peer);
+linked!(Connection, Named, named);
 
 /// The highest source port that only privileged users have.
 pub(super) const PRIVILEGED_PORT_MAX: u16 = 1023;
@@ -116,6 +119,7 @@ pub(super) struct Connection {
     ready: Link,
     resumed: Link,
     of_peer: Link,
+    named: Link,
 }
 
 impl Connection {
@@ -140,6 +144,7 @@ impl Connection {
             ready: Link::UNLINKED,
             resumed: Link::UNLINKED,
             of_peer: Link::UNLINKED,
+            named: Link::UNLINKED,
         }
     }
 

@@ -137,7 +137,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("tunables", &[]),
             ("connection", &[]),
             ("peer", &["connection"]),
-            ("shares", &[]),
+            ("shares", &["connection"]),
             ("crate", &["connection", "peer", "shares", "stats", "tunables"]),
             ("accept", &["connection", "crate", "peer", "stats", "tunables"]),
             ("close", &["connection", "crate", "stats"]),
