@@ -26,6 +26,7 @@ use crate::handle::BufferHandle;
 use crate::limits::{Limits, SHARED_SLOTS, has_share};
 use crate::lnd::{NiId, Span, Status, Transmit, TxId};
 use crate::time::{Instant, earliest};
+use crate::turns::Turn;
 
 /// A state of a message, with what it holds then.
 pub(crate) trait Staged {
@@ -151,8 +152,8 @@ pub(crate) struct MessageState {
     pub(crate) has_passed_on: bool,
     /// Whether its LND was found to have it for long.
     pub(crate) is_stuck: bool,
-    /// The standing in which its NI's credit is held.
-    pub(crate) credit_of: Standing,
+    /// The turn in which its NI's credit was taken.
+    pub(crate) credit_of: Turn,
     /// Messages for the same peer that wait behind it for the same NI.
     followers: MessageQueue<PeerCredited>,
     /// The first message for the same peer that waits for another NI, or [`NONE`].
@@ -181,7 +182,7 @@ impl MessageState {
             lent_at: Instant(0),
             has_passed_on: false,
             is_stuck: false,
-            credit_of: Standing::Unknown,
+            credit_of: Turn::Unknown,
             followers: MessageQueue::new(),
             next_head: NONE,
             status: Status::Ok,

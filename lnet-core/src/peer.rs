@@ -13,6 +13,7 @@ use crate::credit::Credits;
 use crate::lnd::NiId;
 use crate::message::{Queued, Standing};
 use crate::stats::NiCounters;
+use crate::turns::Turn;
 
 pub(crate) struct PeerNi {
     pub(crate) nid: Nid,
@@ -37,6 +38,8 @@ pub(crate) struct PeerNi {
     pub(crate) standing: Standing,
     /// Messages to it that an LND was found to have for long.
     pub(crate) stuck_count: u32,
+    /// Credits of NIs that messages to it have.
+    pub(crate) credit_count: u32,
     /// The first of the messages to it that are its heads at NIs, or [`NONE`].
     pub(crate) heads: u32,
     /// Whether it is this node itself, which is referred to once for that.
@@ -54,6 +57,12 @@ linked!(PeerNi, Chain, chain);
 linked!(PeerNi, IdlePeers, idle);
 
 impl PeerNi {
+    /// The turn of its messages.
+    #[inline]
+    pub(crate) const fn turn(&self) -> Turn {
+        Turn::of(self.standing, self.credit_count)
+    }
+
     fn record(&self) -> PeerRecord {
         let (credits_max, credits_min) = self.credits.bounds();
         PeerRecord {
@@ -150,7 +159,8 @@ impl Peers {
         let mut oldest = self.idle.iter_mut().filter_map(|idle| idle.pop_front(&mut self.peers));
         let Some(oldest) = oldest.next() else { return false };
         let peer = self.peers.remove(oldest);
-        assert!(peer.credits.is_idle(), "an idle peer has credits under way");
+        let is_idle = peer.credits.is_idle() && peer.credit_count == 0;
+        assert!(is_idle, "an idle peer has credits under way");
         true
     }
 
@@ -169,6 +179,7 @@ impl Peers {
             gated_at: 0,
             standing: Standing::Unknown,
             stuck_count: 0,
+            credit_count: 0,
             heads: NONE,
             is_own: false,
             chain: Link::UNLINKED,

@@ -1,65 +1,143 @@
 //! Turns at the credits of an NI: which message gets the next one.
 //!
 //! Peers take turns, one message each, so that the messages of many for one do not stop those for others.
-//! Peers that answer come first, then those of which nothing is known yet, then silent ones. Where better
-//! ones always wait, a fourth credit goes to the others all the same.
+//! Peers that answer come first, and of these the ones that have no credit at the time; then those of which
+//! nothing is known yet, then silent ones. Where better ones always wait, a fourth credit goes to the others
+//! all the same.
 //!
 //! A quarter of the credits is a reserve: where those that are not worse have taken less than that, a message
 //! is lent a credit though none is free, since credits that worse ones have are no reason for it to wait. A
+//! peer that answers and has no credit is lent one as well for each that others of its kind have beyond their
+//! first: these may have answered just to have many. Where each has one they take turns, so others do. A
 //! credit that is taken for long counts as one of the silent, and passes on: where more are taken than there
 //! are, one that was lent goes. So at most half as many credits as there are, or two, are lent at once.
 //!
 //! Invariants: messages to one peer by one NI leave in the order they came; while a message waits, no credit
-//! is free, and those that are not worse than its peer hold the reserve.
+//! is free, and those that are not worse than its peer hold the reserve; while one to a peer waits that
+//! answers and has no credit, half as many as there are, or two, are lent, or as many as its kind has beyond
+//! the first ones.
 
 use crate::credit::Pool;
 use crate::lnd::NiId;
 use crate::message::{Expired, Message, MessageQueue, Messages, PeerCredited, Standing};
 use crate::peer::Peers;
 
-const STANDINGS: [Standing; 3] = [Standing::Prompt, Standing::Unknown, Standing::Silent];
-/// Credits of which one goes to peers of a worse standing.
+/// Peers that have their turns together, the best first.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Turn {
+    /// Peers of the best standing none of whose messages has a credit.
+    First,
+    Prompt,
+    Unknown,
+    Silent,
+}
+
+impl Turn {
+    /// All of them, the best first.
+    pub(crate) const ALL: [Self; 4] = [Self::First, Self::Prompt, Self::Unknown, Self::Silent];
+
+    /// The turn of a peer of this standing whose messages have so many credits of NIs.
+    #[inline]
+    pub(crate) const fn of(standing: Standing, credit_count: u32) -> Self {
+        match standing {
+            Standing::Prompt if credit_count == 0 => Self::First,
+            Standing::Prompt => Self::Prompt,
+            Standing::Unknown => Self::Unknown,
+            Standing::Silent => Self::Silent,
+        }
+    }
+
+    /// The worst turn of peers that are not worse.
+    const fn worst(self) -> Self {
+        match self {
+            Self::First => Self::Prompt,
+            other => other,
+        }
+    }
+}
+
+/// Credits of which one goes to peers of a worse turn.
 const TURNS: u8 = 4;
 /// The reserve, as a part of all credits.
 const RESERVE_PART: u32 = 4;
+/// Reserves that are lent at once, at most.
+const RESERVES: u32 = 2;
 
 /// Credits of an NI, and the messages that wait for one.
 ///
 /// One message of each peer that waits is in a queue, its head; the others are behind that.
 pub(crate) struct NiCredits {
     pool: Pool,
-    /// The heads, by the standing of their peers.
-    turns: [MessageQueue<PeerCredited>; 3],
-    /// Credits that others got while peers of a standing waited.
-    skipped: [u8; 3],
-    /// Credits that are taken, by the standing that the peers had then.
-    taken: [u32; 3],
+    /// The heads, by the turns of their peers.
+    turns: [MessageQueue<PeerCredited>; 4],
+    /// Credits that others got while peers of a turn waited.
+    skipped: [u8; 4],
+    /// Credits that are taken, by the turn that the peers had then.
+    taken: [u32; 4],
+    #[cfg(feature = "sabotage")]
+    pub(crate) bug: Option<TurnsBug>,
+}
+
+/// Bugs that can be switched on.
+#[cfg(feature = "sabotage")]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TurnsBug {
+    /// All peers have the same turn, and no credit is lent.
+    OneTurn,
+    /// No credit is lent.
+    NothingLent,
+    /// Peers that answer are lent credits from the reserve alone.
+    ReserveAlone,
 }
 
 impl NiCredits {
     pub(crate) const fn new(total: u32) -> Self {
-        let turns = [const { MessageQueue::new() }; 3];
-        Self { pool: Pool::new(total), turns, skipped: [0; 3], taken: [0; 3] }
+        Self {
+            pool: Pool::new(total),
+            turns: [const { MessageQueue::new() }; 4],
+            skipped: [0; 4],
+            taken: [0; 4],
+            #[cfg(feature = "sabotage")]
+            bug: None,
+        }
     }
 
     /// Whether a message takes a credit though none is free.
-    fn may_borrow(&self, standing: Standing) -> bool {
+    fn may_borrow(&self, turn: Turn) -> bool {
         let (total, _) = self.pool.bounds();
-        let taken: u32 = self.taken[..=standing as usize].iter().sum();
-        standing != Standing::Silent && total != 0 && taken < (total / RESERVE_PART).max(1)
+        let reserve = (total / RESERVE_PART).max(1);
+        let taken: u32 = self.taken[..=turn.worst() as usize].iter().sum();
+        let beyond_first = self.taken[Turn::Prompt as usize];
+        let is_first = turn == Turn::First && self.pool.excess() < beyond_first.min(RESERVES * reserve);
+        #[cfg(feature = "sabotage")]
+        let (is_first, taken) = match self.bug {
+            None => (is_first, taken),
+            Some(TurnsBug::ReserveAlone) => (false, taken),
+            Some(TurnsBug::NothingLent | TurnsBug::OneTurn) => (false, u32::MAX),
+        };
+        turn != Turn::Silent && total != 0 && (taken < reserve || is_first)
     }
 
-    /// Takes a credit for a message whose peer has none that waits here; it is noted as one of this standing.
+    /// Takes a credit for a message whose peer has none that waits here; it is noted as one of this turn.
     #[inline]
-    pub(crate) fn try_take(&mut self, standing: Standing) -> bool {
+    pub(crate) fn try_take(&mut self, turn: Turn) -> bool {
         if !self.pool.try_take() {
-            if !self.may_borrow(standing) {
+            if !self.may_borrow(turn) {
                 return false;
             }
             self.pool.lend();
         }
-        self.taken[standing as usize] += 1;
+        self.taken[turn as usize] += 1;
         true
+    }
+
+    /// The queue of those that have a turn.
+    const fn queue(&self, turn: Turn) -> usize {
+        #[cfg(feature = "sabotage")]
+        if matches!(self.bug, Some(TurnsBug::OneTurn)) {
+            return Turn::First as usize;
+        }
+        turn as usize
     }
 
     /// Queues a message that found no credit, behind those for its peer.
@@ -76,19 +154,19 @@ impl NiCredits {
             messages.follow(head, message);
         } else {
             messages.add_head(&mut peer.heads, &message);
-            self.turns[peer.standing as usize].push(messages, message);
+            self.turns[self.queue(peer.turn())].push(messages, message);
         }
     }
 
-    /// Has a credit come home that was taken in this standing. The caller [grants](Self::grant) it.
-    pub(crate) fn give_back(&mut self, standing: Standing) {
-        self.taken[standing as usize] -= 1;
+    /// Has a credit come home that was taken in this turn. The caller [grants](Self::grant) it.
+    pub(crate) fn give_back(&mut self, taken_as: Turn) {
+        self.taken[taken_as as usize] -= 1;
         self.pool.give_back();
     }
 
     /// Has a credit come home whose message is still in flight.
-    pub(crate) fn pass_on(&mut self, standing: Standing) {
-        self.taken[standing as usize] -= 1;
+    pub(crate) fn pass_on(&mut self, taken_as: Turn) {
+        self.taken[taken_as as usize] -= 1;
         self.pool.pass_on();
     }
 
@@ -97,8 +175,8 @@ impl NiCredits {
         self.pool.end_passed_on();
     }
 
-    /// Notes that a credit is taken by a message to a peer of another standing than was thought.
-    pub(crate) const fn restand(&mut self, from: Standing, to: Standing) {
+    /// Notes that a credit is taken by a message to a peer of another turn than was thought.
+    pub(crate) const fn restand(&mut self, from: Turn, to: Turn) {
         self.taken[from as usize] -= 1;
         self.taken[to as usize] += 1;
     }
@@ -117,23 +195,23 @@ impl NiCredits {
         if self.pool.waiting_count() == 0 {
             return None;
         }
-        let standing = if self.pool.try_take() {
-            self.next_standing()?
+        let turn = if self.pool.try_take() {
+            self.next_turn()?
         } else {
-            let waits = |standing: &Standing| !self.turns[*standing as usize].is_empty();
-            let standing = STANDINGS.into_iter().find(|it| waits(it) && self.may_borrow(*it))?;
+            let waits = |turn: &Turn| !self.turns[*turn as usize].is_empty();
+            let turn = Turn::ALL.into_iter().find(|it| waits(it) && self.may_borrow(*it))?;
             self.pool.lend();
-            standing
+            turn
         };
-        self.taken[standing as usize] += 1;
-        let message = self.pop(messages, peers, standing)?;
-        messages.record_mut(&message).credit_of = standing;
+        let message = self.pop(messages, peers, turn)?;
+        self.taken[turn as usize] += 1;
+        messages.record_mut(&message).credit_of = turn;
         Some(message)
     }
 
-    /// Peers of which standing have the next turn.
-    fn next_standing(&mut self) -> Option<Standing> {
-        let mut waiting = STANDINGS.into_iter().filter(|it| !self.turns[*it as usize].is_empty());
+    /// The next turn.
+    fn next_turn(&mut self) -> Option<Turn> {
+        let mut waiting = Turn::ALL.into_iter().filter(|it| !self.turns[*it as usize].is_empty());
         let best = waiting.next()?;
         let (mut next, skipped) = (best, &mut self.skipped);
         for worse in waiting {
@@ -146,14 +224,14 @@ impl NiCredits {
         Some(next)
     }
 
-    /// Takes out the first message of a standing; the next one for its peer waits for the next round.
+    /// Takes out the first message that has a turn; the next one for its peer waits for the next round.
     fn pop(
         &mut self,
         messages: &mut Messages,
         peers: &mut Peers,
-        standing: Standing,
+        turn: Turn,
     ) -> Option<Message<PeerCredited>> {
-        let message = self.turns[standing as usize].pop(messages)?;
+        let message = self.turns[turn as usize].pop(messages)?;
         self.succeed(messages, peers, &message);
         self.pool.end_wait();
         Some(message)
@@ -163,7 +241,7 @@ impl NiCredits {
     fn succeed(&mut self, messages: &mut Messages, peers: &mut Peers, former: &Message<PeerCredited>) {
         let peer = peers.get_mut(messages.record(former).peer());
         if let Some(first) = messages.succeed(&mut peer.heads, former) {
-            self.turns[peer.standing as usize].push(messages, first);
+            self.turns[self.queue(peer.turn())].push(messages, first);
         }
     }
 
@@ -174,8 +252,8 @@ impl NiCredits {
         peers: &mut Peers,
     ) -> MessageQueue<PeerCredited> {
         let mut all = MessageQueue::new();
-        for standing in STANDINGS {
-            while let Some(message) = self.pop(messages, peers, standing) {
+        for turn in Turn::ALL {
+            while let Some(message) = self.pop(messages, peers, turn) {
                 all.push(messages, message);
             }
         }
@@ -198,15 +276,18 @@ impl NiCredits {
         if head != expired.slot() {
             return messages.unfollow(head, expired);
         }
-        let message = self.turns[peer.standing as usize].take_expired(messages, expired);
+        let message = self.turns[self.queue(peer.turn())].take_expired(messages, expired);
         self.succeed(messages, peers, &message);
         message
     }
 
-    /// Has the peer of a head wait among those of another standing.
-    pub(crate) fn move_head(&mut self, messages: &mut Messages, head: u32, from: Standing, to: Standing) {
-        let message = self.turns[from as usize].remove(messages, head);
-        self.turns[to as usize].push(messages, message);
+    /// Has the peer of a head wait among those of another turn.
+    pub(crate) fn move_head(&mut self, messages: &mut Messages, head: u32, from: Turn, to: Turn) {
+        let [from, to] = [from, to].map(|turn| self.queue(turn));
+        if from != to {
+            let message = self.turns[from].remove(messages, head);
+            self.turns[to].push(messages, message);
+        }
     }
 
     /// Messages that wait.

@@ -41,6 +41,8 @@ use lnet_wire::steer::{PORTALS, SHARDS_MAX};
 
 pub use crate::peer::{PEER_BYTES, PeerRecord};
 pub use crate::stats::Usage;
+#[cfg(feature = "sabotage")]
+pub use crate::turns::TurnsBug;
 pub use delay::NAME_WAIT;
 pub use forward::{ForwardError, ForwardRequest, Forwarded};
 pub use initiator::{GetRequest, MdPart, PutRequest, SubmitError};
@@ -273,6 +275,12 @@ impl Shard {
     #[cfg(feature = "sabotage")]
     pub const fn lose_credit(&mut self) {
         self.loses_credit = true;
+    }
+
+    /// Switches a bug of the turns on, at the NIs that there are.
+    #[cfg(feature = "sabotage")]
+    pub fn break_turns(&mut self, bug: TurnsBug) {
+        self.nis.iter_mut().for_each(|shard_ni| shard_ni.credits.bug = Some(bug));
     }
 
     /// The faults that it simulates.

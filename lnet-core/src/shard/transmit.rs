@@ -27,8 +27,10 @@ use crate::md::{Ending, MdOptions};
 use crate::message::{
     Credited, Done, Expired, Message, MessageState, PeerCredited, Purpose, Queued, Stage, Standing,
 };
+use crate::peer::PeerNi;
 use crate::time::Instant;
 use crate::topology::NiStatus;
+use crate::turns::Turn;
 
 /// How often it is looked who has had a credit for long, while others wait.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);
@@ -93,8 +95,8 @@ impl Shard {
         while let Some(record) = self.messages.next_stuck(now, ni, &mut next) {
             let (peer, taken_as) = (record.peer(), record.credit_of);
             let is_news = !core::mem::replace(&mut record.is_stuck, true);
-            record.credit_of = Standing::Silent;
-            self.nis[usize::from(ni.0)].credits.restand(taken_as, Standing::Silent);
+            record.credit_of = Turn::Silent;
+            self.nis[usize::from(ni.0)].credits.restand(taken_as, Turn::Silent);
             if is_news {
                 self.peers.get_mut(peer).stuck_count += 1;
                 self.restand(peer, Standing::Silent);
@@ -105,7 +107,9 @@ impl Shard {
             && let Some(record) = self.messages.next_stuck(now, ni, &mut next)
         {
             record.has_passed_on = true;
-            self.ni(ni).credits.pass_on(Standing::Silent);
+            let peer = record.peer();
+            self.end_credit(peer);
+            self.ni(ni).credits.pass_on(Turn::Silent);
             self.counters.credits_passed_on += 1;
             self.grant(now, ni);
         }
@@ -124,15 +128,43 @@ impl Shard {
     /// Has a peer take its turns among those of another standing.
     #[cold]
     fn restand(&mut self, slot: u32, standing: Standing) {
+        self.change_turn(slot, |peer| peer.standing = standing);
+    }
+
+    /// Changes what the turn of a peer follows from. Whether messages to it wait for another one now.
+    #[inline]
+    fn change_turn(&mut self, slot: u32, change: impl FnOnce(&mut PeerNi)) -> bool {
         let peer = self.peers.get_mut(slot);
-        let former = core::mem::replace(&mut peer.standing, standing);
-        let mut head = peer.heads;
-        while former != standing
-            && let Some((ni, next)) = self.messages.head(head)
-        {
-            self.nis[usize::from(ni.0)].credits.move_head(&mut self.messages, head, former, standing);
+        let former = peer.turn();
+        change(peer);
+        let (turn, heads) = (peer.turn(), peer.heads);
+        let moves = turn != former && heads != NONE;
+        if moves {
+            self.move_heads(heads, former, turn);
+        }
+        moves
+    }
+
+    #[cold]
+    fn move_heads(&mut self, heads: u32, from: Turn, to: Turn) {
+        let mut head = heads;
+        while let Some((ni, next)) = self.messages.head(head) {
+            self.nis[usize::from(ni.0)].credits.move_head(&mut self.messages, head, from, to);
             head = next;
         }
+    }
+
+    /// Notes that a message to a peer has a credit of its NI.
+    #[inline]
+    fn note_credit(&mut self, slot: u32) {
+        self.change_turn(slot, |peer| peer.credit_count += 1);
+    }
+
+    /// Notes that a message to a peer has its NI's credit no more, which is about to come home. Whether
+    /// messages to it wait by other NIs that may have a credit now.
+    #[inline]
+    pub(super) fn end_credit(&mut self, slot: u32) -> bool {
+        self.change_turn(slot, |peer| peer.credit_count -= 1)
     }
 
     /// Notes that a message to a peer has ended well, which its LND had for so long.
@@ -147,8 +179,13 @@ impl Shard {
         let waits = peer.heads != NONE;
         self.restand(slot, standing);
         if waits {
-            (0..self.nis.len()).for_each(|index| self.grant(now, NiId(index as u16)));
+            self.grant_all(now);
         }
+    }
+
+    #[cold]
+    pub(super) fn grant_all(&mut self, now: Instant) {
+        (0..self.nis.len()).for_each(|index| self.grant(now, NiId(index as u16)));
     }
 
     /// Gives the credits of an NI that may be had to messages that wait.
@@ -235,12 +272,14 @@ impl Shard {
     #[inline(always)]
     pub(super) fn take_ni_credit(&mut self, now: Instant, ni: NiId, message: Message<PeerCredited>) {
         let shard_ni = &mut self.nis[usize::from(ni.0)];
-        let peer = self.peers.get_mut(self.messages.record(&message).peer());
-        let standing = peer.standing;
+        let slot = self.messages.record(&message).peer();
+        let peer = self.peers.get_mut(slot);
+        let turn = peer.turn();
         let is_first = peer.heads == NONE || self.messages.head_at(peer.heads, ni).is_none();
-        if is_first && shard_ni.credits.try_take(standing) {
+        if is_first && shard_ni.credits.try_take(turn) {
             shard_ni.timers.forget(&mut self.messages, &message);
-            self.messages.record_mut(&message).credit_of = standing;
+            self.messages.record_mut(&message).credit_of = turn;
+            self.note_credit(slot);
             let message = self.messages.credited(message);
             self.credited(now, ni, message);
         } else {
@@ -311,7 +350,7 @@ impl Shard {
                 self.complete(ended, status);
             }
             if has_ni_credit || has_passed_on {
-                self.return_from_ni(now, ni, has_ni_credit.then_some(taken_as));
+                self.return_from_ni(now, (ni, peer), has_ni_credit.then_some(taken_as));
             }
             if has_peer_credit {
                 self.return_peer_credit(now, peer);
@@ -382,14 +421,14 @@ impl Shard {
         self.messages.record_mut(&message).resends += 1;
         self.counters.resends += 1;
         self.readdress(choice.ni, &message);
-        if let Some(peer) = former_peer {
+        if former_peer.is_some() {
             let message = self.messages.requeued(message);
-            self.return_from_ni(now, ni, credit);
+            self.return_from_ni(now, (ni, peer), credit);
             self.release_peer(now, peer);
             self.take_peer_credit(now, message);
         } else {
             let message = self.messages.resent(message);
-            self.return_from_ni(now, ni, credit);
+            self.return_from_ni(now, (ni, peer), credit);
             self.take_ni_credit(now, choice.ni, message);
         }
         Ok(())
@@ -451,7 +490,7 @@ impl Shard {
         }
     }
 
-    pub(super) fn return_ni_credit(&mut self, now: Instant, ni: NiId, taken_as: Standing) {
+    pub(super) fn return_ni_credit(&mut self, now: Instant, ni: NiId, taken_as: Turn) {
         #[cfg(feature = "sabotage")]
         if core::mem::take(&mut self.loses_credit) {
             return;
@@ -461,16 +500,20 @@ impl Shard {
     }
 
     /// A message leaves an NI that its LND has had, with its credit or after it has passed that on.
-    fn return_from_ni(&mut self, now: Instant, ni: NiId, credit: Option<Standing>) {
-        match credit {
-            Some(taken_as) => self.return_ni_credit(now, ni, taken_as),
-            None => self.ni(ni).credits.end_passed_on(),
+    fn return_from_ni(&mut self, now: Instant, (ni, peer): (NiId, u32), credit: Option<Turn>) {
+        let Some(taken_as) = credit else { return self.ni(ni).credits.end_passed_on() };
+        let is_first = self.end_credit(peer);
+        self.return_ni_credit(now, ni, taken_as);
+        if is_first {
+            self.grant_all(now);
         }
     }
 
     /// A message that waited has got its NI's credit.
     pub(super) fn ni_credited(&mut self, now: Instant, ni: NiId, message: Message<PeerCredited>) {
-        let cause = self.overdue(now, self.messages.record(&message));
+        let record = self.messages.record(&message);
+        let (cause, peer) = (self.overdue(now, record), record.peer());
+        self.note_credit(peer);
         let shard_ni = &mut self.nis[usize::from(ni.0)];
         shard_ni.timers.forget(&mut self.messages, &message);
         let message = self.messages.credited(message);

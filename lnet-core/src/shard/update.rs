@@ -15,10 +15,11 @@ use super::{Choice, Shard, ShardNi};
 use crate::credit::share;
 use crate::handle::ShardId;
 use crate::lnd::{Cause, NiId, Status, Transmit};
-use crate::message::{Credited, Message, MessageQueue, MessageState, PeerCredited, Stage, Standing};
+use crate::message::{Credited, Message, MessageQueue, MessageState, PeerCredited, Stage};
 use crate::stats::DropReason;
 use crate::time::Instant;
 use crate::topology::{NiStatus, Topology};
+use crate::turns::Turn;
 
 /// What a shard says of the snapshot that it has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -256,8 +257,8 @@ impl Shard {
     /// that credit goes to who stays.
     fn redirect_credited(&mut self, now: Instant, ni: NiId) -> MessageQueue<PeerCredited> {
         let mut moving = MessageQueue::new();
-        // Credits that come home, by the standing in which they were held.
-        let mut returned = [(Standing::Prompt, 0), (Standing::Unknown, 0), (Standing::Silent, 0)];
+        // Credits that come home, by the turn in which they were taken.
+        let mut returned = Turn::ALL.map(|turn| (turn, 0));
         let slot = usize::from(ni.0);
         let mut waiting = self.nis[slot].credits.take_waiters(&mut self.messages, &mut self.peers);
         let mut ready = self.nis[slot].ready.take();
@@ -266,7 +267,7 @@ impl Shard {
             if self.stays(&message) {
                 self.nis[slot].ready.push(&mut self.messages, message);
             } else {
-                let message = self.uncredit(message, &mut returned);
+                let message = self.uncredit(now, message, &mut returned);
                 moving.push(&mut self.messages, message);
             }
         }
@@ -276,7 +277,7 @@ impl Shard {
             if by != ni || self.stays(&message) {
                 self.messages.delay(message, release);
             } else {
-                let message = self.uncredit(message, &mut returned);
+                let message = self.uncredit(now, message, &mut returned);
                 moving.push(&mut self.messages, message);
             }
         }
@@ -299,16 +300,20 @@ impl Shard {
     /// on before: then no credit comes home.
     fn uncredit(
         &mut self,
+        now: Instant,
         message: Message<Credited>,
-        returned: &mut [(Standing, u32); 3],
+        returned: &mut [(Turn, u32); 4],
     ) -> Message<PeerCredited> {
         self.end_stuck(&message);
         let record = self.messages.record(&message);
-        let (ni, taken_as) = (record.transmit.ni, record.credit_of);
+        let (ni, peer, taken_as) = (record.transmit.ni, record.peer(), record.credit_of);
         if record.has_passed_on {
             self.ni(ni).credits.end_passed_on();
         } else {
             returned[taken_as as usize].1 += 1;
+            if self.end_credit(peer) {
+                self.grant_all(now);
+            }
         }
         self.messages.uncredited(message)
     }
