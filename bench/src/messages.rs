@@ -13,7 +13,7 @@ use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_user::Buffer;
 use lnet_user::node::CHUNK_BYTES;
-use lnet_user::node::{NiConfig, NodeConfig, NodeDriver, Switch};
+use lnet_user::node::{NiConfig, NodeConfig, NodeDriver, ReactorChoice, Switch, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::{MessageType, ProcessId};
 
@@ -82,6 +82,10 @@ pub struct EndConfig {
     pub checksum: Switch,
     /// Whether the thread sleeps when it has nothing to do; else it polls.
     pub sleeps: bool,
+    /// Mode of its NI, where that is on an xdp net.
+    pub mode: XdpMode,
+    /// The node's reactor.
+    pub reactor: ReactorChoice,
 }
 
 impl EndConfig {
@@ -100,6 +104,8 @@ impl EndConfig {
             silent: false,
             checksum: Switch::On,
             sleeps: false,
+            mode: XdpMode::Auto,
+            reactor: ReactorChoice::Auto,
         }
     }
 }
@@ -133,7 +139,8 @@ impl End {
         // Another LND than xdp has no such option.
         let checksum = Some(config.checksum).filter(|checksum| *checksum == Switch::Off);
         let ni = NiConfig::new(side.nid, side.interface).checksum(checksum);
-        let mut node_config = NodeConfig::new(vec![ni]).limits(node::LIMITS);
+        let node_config = NodeConfig::new(vec![ni]).limits(node::LIMITS);
+        let mut node_config = node_config.mode(config.mode).reactor(config.reactor);
         if config.registered {
             let chunk_bytes = u64::from(CHUNK_BYTES);
             let count = buffers as u64 + u64::from(entries);

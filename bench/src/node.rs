@@ -27,7 +27,7 @@ pub fn start(config: &NodeConfig) -> anyhow::Result<(NodeDriver, Worker)> {
     let mode = if has_frames { node.mode().to_string() } else { "tcp".to_owned() };
     let mut modes = lock();
     if !modes.contains(&mode) {
-        if has_frames && node.mode() != XdpMode::Native {
+        if has_frames && ![XdpMode::Native, config.xdp.mode].contains(&node.mode()) {
             eprintln!("warning: mode {mode}: AF_XDP with programs in the drivers cannot be had here");
         }
         modes.push(mode);

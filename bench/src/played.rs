@@ -115,7 +115,7 @@ impl Peer {
             policies: [PolicyWord(0); PORTALS],
             met: Arc::new(MetAddresses::new(2, 1)),
             // Payloads are not looked at.
-            nis: vec![XferNi { nid, datagram_max_bytes: DATAGRAM_BYTES_MAX, checksum: false }],
+            nis: vec![XferNi { nid, datagram_max_bytes: DATAGRAM_BYTES_MAX, checksum: false, runs: false }],
             receive_bytes: 1 << 20,
             limits: XferLimits {
                 messages,

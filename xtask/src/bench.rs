@@ -39,6 +39,7 @@ const PEERS_NETWORK: &str = "10.212.0.0/16";
   cargo xtask bench --peers 1000
   cargo xtask bench --rails
   cargo xtask bench --paths
+  cargo xtask bench --reactors --mtu 1500
   cargo xtask bench --messaging
   cargo xtask bench --json > result.json")]
 pub(crate) struct Options {
@@ -73,10 +74,15 @@ pub(crate) struct Options {
     /// What the choice of a path costs, by the number of NIs at either end
     #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging", "rails", "size", "mtu", "out"])]
     paths: bool,
+    /// What nodes with the reactor epoll cost beside nodes with io_uring: Puts and Gets of 64 bytes, 4 KiB and
+    /// 1 MiB, over sockets, or with --net tcp over streams
+    #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging", "rails", "paths", "size"])]
+    reactors: bool,
     /// Payload bytes of each message [default: 64, with --bulk 1048576, with --rails 4096]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     size: Option<u32>,
-    /// Largest IP packet of the link [default: 1500, with --bulk, --compare, --rails and --messaging 9000]
+    /// Largest IP packet of the link [default: 1500; with --bulk, --compare, --rails, --reactors and
+    /// --messaging 9000]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1500..))]
     mtu: Option<u16>,
     /// Type of the net that nodes are on, with --compare
@@ -116,6 +122,7 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
         Options { messaging: true, .. } => ("messaging", 64, 9000),
         Options { bulk: true, .. } => ("bulk", 1 << 20, 9000),
         Options { rails: true, .. } => ("rails", 4096, 9000),
+        Options { reactors: true, .. } => ("reactors", 64, 9000),
         _ => ("xdp", 64, 1500),
     };
     let (size, mtu_bytes) = (options.size.unwrap_or(size), options.mtu.unwrap_or(mtu_bytes));

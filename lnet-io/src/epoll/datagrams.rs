@@ -15,16 +15,23 @@ const BATCH: usize = 64;
 /// Calls that receive in one turn; what waits longer has the next one.
 const CALLS_MAX: usize = 8;
 
-/// How sending what is queued has ended.
+/// Bytes in front of a datagram in its buffer, besides those that tell what else there is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Drained {
-    /// The kernel has taken all.
-    All,
-    /// The socket has no room, and its descriptor tells when it has.
-    Blocked,
+pub(crate) struct Head {
+    /// Room for the address that it came from.
+    pub(crate) name_bytes: usize,
+    /// Room for control data.
+    pub(crate) control_bytes: usize,
 }
 
-/// Datagrams that are to be sent.
+impl Head {
+    /// All of it.
+    pub(crate) const fn bytes(self) -> usize {
+        size_of::<[u32; 4]>() + self.name_bytes + self.control_bytes
+    }
+}
+
+/// Messages that are to be sent.
 ///
 /// # Safety
 /// Each message leads to memory that is readable until it has ended.
@@ -108,7 +115,7 @@ impl Datagrams {
         socket: BorrowedFd<'_>,
         queue: &mut VecDeque<u16>,
         outbox: &mut impl Outbox,
-    ) -> Result<Drained> {
+    ) -> Result<()> {
         self.is_blocked = false;
         while !queue.is_empty() {
             self.headers.clear();
@@ -135,8 +142,7 @@ impl Datagrams {
                 }
             }
         }
-        self.watch_if_known(socket)?;
-        Ok(if self.is_blocked { Drained::Blocked } else { Drained::All })
+        self.watch_if_known(socket)
     }
 
     /// Watches for room, or no longer.
@@ -145,17 +151,17 @@ impl Datagrams {
     }
 
     /// Receives into buffers of the supply until it or the socket is empty, or others want their turn. A
-    /// buffer gets what a ring would write there: `struct io_uring_recvmsg_out`, the address in `name_bytes`,
-    /// the datagram. `filled` is told of each buffer, and of how many bytes it has.
+    /// buffer gets what a ring would write there: `struct io_uring_recvmsg_out`, the address and the control
+    /// data in so many bytes, the datagram. `filled` is told of each buffer, and of how many bytes it has.
     pub(crate) fn receive<S: Supply>(
         &mut self,
         socket: BorrowedFd<'_>,
-        name_bytes: usize,
+        head: Head,
         supply: &mut S,
         mut filled: impl FnMut(&mut S, u16, u32),
     ) -> Result<()> {
         for _ in 0..CALLS_MAX {
-            let wanted = self.prepare(name_bytes, supply);
+            let wanted = self.prepare(head, supply);
             if wanted == 0 {
                 return Ok(());
             }
@@ -173,10 +179,12 @@ impl Datagrams {
                 let Some(spare) = supply.peek(0) else { break };
                 supply.advance(1);
                 let message = &header.msg_hdr;
-                let out: [u32; 4] = [message.msg_namelen, 0, header.msg_len, message.msg_flags as u32];
+                let control_bytes = message.msg_controllen as u32;
+                let out: [u32; 4] =
+                    [message.msg_namelen, control_bytes, header.msg_len, message.msg_flags as u32];
                 // SAFETY: the buffer begins with that, as `prepare` has seen.
                 unsafe { spare.address.cast::<[u32; 4]>().write_unaligned(out) };
-                filled(supply, spare.index, (size_of::<[u32; 4]>() + name_bytes) as u32 + header.msg_len);
+                filled(supply, spare.index, head.bytes() as u32 + header.msg_len);
             }
             if got < wanted {
                 return Ok(());
@@ -186,10 +194,10 @@ impl Datagrams {
     }
 
     /// Describes the next buffers; how many.
-    fn prepare(&mut self, name_bytes: usize, supply: &impl Supply) -> usize {
+    fn prepare(&mut self, head: Head, supply: &impl Supply) -> usize {
         self.headers.clear();
         self.pieces.clear();
-        let head_bytes = size_of::<[u32; 4]>() + name_bytes;
+        let head_bytes = head.bytes();
         for ahead in 0..BATCH as u16 {
             let Some(spare) = supply.peek(ahead) else { break };
             assert!(spare.length > head_bytes, "a buffer of {} bytes", spare.length);
@@ -200,7 +208,11 @@ impl Datagrams {
             let mut message: libc::msghdr = unsafe { zeroed() };
             // SAFETY: likewise.
             message.msg_name = unsafe { spare.address.add(size_of::<[u32; 4]>()) }.cast();
-            message.msg_namelen = name_bytes as u32;
+            message.msg_namelen = head.name_bytes as u32;
+            // SAFETY: likewise.
+            message.msg_control =
+                unsafe { spare.address.add(size_of::<[u32; 4]>() + head.name_bytes) }.cast();
+            message.msg_controllen = head.control_bytes as _;
             // The list has room for a batch, so that it never moves.
             message.msg_iov = &raw mut self.pieces[usize::from(ahead)];
             message.msg_iovlen = 1;

@@ -1,7 +1,7 @@
 //! Buffers that the kernel receives into: it takes them from a ring that both sides map.
 //!
-//! Invariant: a buffer is in the ring, in a completion that was not taken yet, or in a [`Buffer`], which
-//! names its ring.
+//! Invariant: a buffer is in the ring, in a completion that was not taken yet, or in one or more [`Buffer`]s,
+//! which name its ring. With the last of them it comes back into the ring.
 
 use core::mem::size_of;
 use core::num::NonZeroU32;
@@ -36,6 +36,8 @@ pub(super) struct Buffers {
     head: u16,
     /// Buffers that are in the ring, or in a completion.
     with_kernel: u16,
+    /// Tokens of each buffer, besides the first.
+    shares: Box<[u16]>,
     /// A number that tells them from the buffers of other rings.
     id: NonZeroU32,
 }
@@ -51,7 +53,8 @@ impl Buffers {
         let next = |id: u32| (id != 0).then(|| id.wrapping_add(1));
         let id = NEXT_ID.try_update(Ordering::Relaxed, Ordering::Relaxed, next).unwrap_or(0);
         let id = NonZeroU32::new(id).ok_or(io::Errno::NOMEM)?;
-        let mut buffers = Self { ring, slots, count, tail: 0, head: 0, with_kernel: 0, id };
+        let shares = vec![0; usize::from(count)].into();
+        let mut buffers = Self { ring, slots, count, tail: 0, head: 0, with_kernel: 0, shares, id };
         for index in 0..count {
             buffers.give_back(Buffer { index, of: id });
         }
@@ -77,6 +80,17 @@ impl Buffers {
         assert!(index < self.count, "the kernel has filled buffer {index} of {}", self.count);
         self.with_kernel -= 1;
         Buffer { index, of: self.id }
+    }
+
+    /// Another token of a filled buffer.
+    ///
+    /// # Panics
+    /// If it is of others.
+    #[inline]
+    pub(super) fn share(&mut self, buffer: &Buffer) -> Buffer {
+        let index = self.own(buffer);
+        self.shares[index] += 1;
+        Buffer { index: buffer.index, of: self.id }
     }
 
     /// The number of a buffer of these.
@@ -126,7 +140,7 @@ impl Buffers {
         usize::from(self.with_kernel)
     }
 
-    /// Puts a buffer into the ring.
+    /// Puts a buffer into the ring, if this is its last token.
     ///
     /// # Panics
     /// If it is of others.
@@ -134,6 +148,10 @@ impl Buffers {
     #[expect(clippy::needless_pass_by_value, reason = "the token is used up")]
     pub(super) fn give_back(&mut self, buffer: Buffer) {
         let index = self.own(&buffer);
+        if let Some(others) = self.shares[index].checked_sub(1) {
+            self.shares[index] = others;
+            return;
+        }
         let entries = self.ring.address(0).cast::<BufRingEntry>();
         let slot = usize::from(self.tail & (self.count - 1));
         // SAFETY: the place lies within the ring, whose memory is a page of its own.
@@ -180,6 +198,18 @@ impl Supply for Buffers {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_buffer_of_several_tokens_comes_back_with_the_last() {
+        let mut buffers = Buffers::new(4, 64).unwrap();
+        let first = buffers.take(2);
+        let others = [buffers.share(&first), buffers.share(&first)];
+        assert_eq!(buffers.stocked_count(), 3);
+        others.into_iter().for_each(|other| buffers.give_back(other));
+        assert_eq!(buffers.stocked_count(), 3);
+        buffers.give_back(first);
+        assert_eq!(buffers.stocked_count(), 4);
+    }
 
     #[test]
     #[should_panic(expected = "a buffer of ring")]

@@ -5,6 +5,10 @@
 //! in one system call. By readiness (`epoll`), the same buffers are filled and sent by
 //! `recvmmsg` and `sendmmsg`.
 //!
+//! Datagrams to one peer leave in *runs* ([`send`]), as far as the caller says that they may. What arrives
+//! comes in runs as well where the kernel has any (`UDP_GRO`), each in one buffer, out of which its datagrams
+//! are read.
+//!
 //! Invariants:
 //! - The kernel uses no memory that an [`Endpoint`] has freed: before it does that it ends what is under way,
 //!   and where it cannot, it gives the memory up.
@@ -43,7 +47,8 @@ use rustix::io::Errno;
 use super::Reactor;
 use super::buffers::{Buffer, Buffers, GROUP};
 use super::waiter::{WaitError, is_passing, system};
-use kernel::{is_pause, make_ring, read_datagram};
+use crate::epoll::Head;
+use kernel::{Run, is_pause, make_ring, read_run};
 use readiness::Readiness;
 use send::Sends;
 
@@ -52,15 +57,24 @@ pub use refusal_probe::RefusalProbe;
 pub use socket::{Instruction, UdpSocket};
 pub use types::{EndpointConfig, Refusal};
 
-/// Bytes in front of a datagram in its buffer (`struct io_uring_recvmsg_out`), with the address behind them.
-const HEAD_BYTES: usize = 16 + size_of::<libc::sockaddr_in6>();
+/// Room for an address, and for the length of a run's datagrams (`struct cmsghdr` and an `int`), behind
+/// `struct io_uring_recvmsg_out`.
+const HEAD: Head = Head {
+    name_bytes: size_of::<libc::sockaddr_in6>(),
+    control_bytes: (size_of::<libc::cmsghdr>() + size_of::<i32>()).next_multiple_of(size_of::<usize>()),
+};
+/// Bytes in front of what has arrived in its buffer.
+const HEAD_BYTES: usize = HEAD.bytes();
+/// Bytes of the longest run: those of an IP packet.
+const RUN_BYTES_MAX: usize = u16::MAX as usize;
 /// How long the kernel may take to end what is under way.
 const END_PATIENCE: Duration = Duration::from_secs(2);
 const END_INTERVAL: Duration = Duration::from_millis(10);
 /// Tells a receive's user data from a send's.
 const RECEIVE: u64 = 1 << 32;
 
-/// A datagram that has arrived. It holds a buffer of its endpoint: give it back with [`Endpoint::give_back`].
+/// A datagram that has arrived. It holds a buffer of its endpoint, with the others of its run: give it back
+/// with [`Endpoint::give_back`].
 #[derive(PartialEq, Eq, Debug)]
 #[must_use = "its buffer is to be given back"]
 pub struct Received {
@@ -83,10 +97,51 @@ enum Receiving {
     Failed,
 }
 
-/// A completed receive.
+/// A completed receive, of which the bytes below `at` were taken.
 struct Filled {
     buffer: Buffer,
-    length: u32,
+    run: Run,
+    at: u32,
+}
+
+/// What has arrived, and was not taken.
+struct Arrivals {
+    filled: VecDeque<Filled>,
+    /// Datagrams in there.
+    count: usize,
+    /// Bytes of the longest that is taken.
+    datagram_max_bytes: u32,
+}
+
+impl Arrivals {
+    /// Takes in a buffer of which the kernel has filled so many bytes.
+    #[inline]
+    fn take(&mut self, buffers: &mut Buffers, request: &libc::msghdr, mut buffer: Buffer, length: u32) {
+        // The kernel says no more than it has written.
+        let written = &buffers.bytes_mut(&mut buffer)[..length as usize];
+        let run = read_run(written, request);
+        match run.filter(|run| run.longest_bytes() <= self.datagram_max_bytes) {
+            Some(run) => {
+                self.count += run.count();
+                self.filled.push_back(Filled { buffer, run, at: 0 });
+            }
+            None => buffers.give_back(buffer),
+        }
+    }
+
+    /// The datagram that arrived next.
+    #[inline]
+    fn pop(&mut self, buffers: &mut Buffers) -> Option<Received> {
+        let first = self.filled.front_mut()?;
+        let Run { from, from_port, bytes, .. } = first.run;
+        let (at, length) = (first.at, first.run.bytes_at(first.at));
+        first.at += length;
+        let is_last = first.at == bytes;
+        let shared = (!is_last).then(|| buffers.share(&first.buffer));
+        let buffer = shared.or_else(|| self.filled.pop_front().map(|last| last.buffer))?;
+        self.count -= 1;
+        Some(Received { from, from_port, buffer, start: HEAD_BYTES as u32 + at, length })
+    }
 }
 
 /// How the kernel is asked.
@@ -104,12 +159,14 @@ pub struct Endpoint {
     /// Memory that the kernel uses. The endpoint's end alone frees it, once nothing is under way; a panic in
     /// that end gives it up.
     shared: ManuallyDrop<KernelMemory>,
-    filled: VecDeque<Filled>,
+    arrived: Arrivals,
     refusals: VecDeque<Refusal>,
     unsubmitted: u32,
     driver: Option<ThreadId>,
     /// Whether receives are wanted.
     receives: bool,
+    /// Whether datagrams leave in runs.
+    makes_runs: bool,
 }
 
 struct KernelMemory {
@@ -146,12 +203,20 @@ impl Endpoint {
             Reactor::Epoll => UdpReactor::Readiness(Readiness::new(send_buffers)?),
         };
         let memory = |source| WaitError::System { operation: "mmap", source };
-        let slot_bytes = (HEAD_BYTES + datagram_max_bytes as usize).next_multiple_of(64);
+        let longest_bytes = match socket.receive_runs() {
+            Ok(()) => RUN_BYTES_MAX,
+            Err(errno) => {
+                tracing::debug!(%errno, "UDP_GRO");
+                datagram_max_bytes as usize
+            }
+        };
+        let slot_bytes = (HEAD_BYTES + longest_bytes).next_multiple_of(64);
         let buffers = Buffers::new(receive_buffers, slot_bytes).map_err(memory)?;
         let sends = Sends::new(send_buffers, datagram_max_bytes as usize).map_err(memory)?;
         // SAFETY: all zeros is a message without anything.
         let mut request: Box<libc::msghdr> = Box::new(unsafe { core::mem::zeroed() });
-        request.msg_namelen = size_of::<libc::sockaddr_in6>() as u32;
+        request.msg_namelen = HEAD.name_bytes as u32;
+        request.msg_controllen = HEAD.control_bytes as _;
         if let UdpReactor::Ring(ring) = &inner {
             // SAFETY: the endpoint frees the buffers only when nothing is under way.
             unsafe { buffers.register(ring) }.map_err(|error| match Errno::from_io_error(&error) {
@@ -161,7 +226,11 @@ impl Endpoint {
         }
         let mut endpoint = Self {
             receiving: Receiving::Idle,
-            filled: VecDeque::with_capacity(usize::from(receive_buffers)),
+            arrived: Arrivals {
+                filled: VecDeque::with_capacity(usize::from(receive_buffers)),
+                count: 0,
+                datagram_max_bytes,
+            },
             refusals: VecDeque::with_capacity(usize::from(send_buffers)),
             inner,
             socket,
@@ -169,6 +238,7 @@ impl Endpoint {
             unsubmitted: 0,
             driver: None,
             receives: true,
+            makes_runs: true,
         };
         endpoint.try_receive()?;
         Ok(endpoint)
@@ -223,7 +293,7 @@ impl Endpoint {
     /// Whether [`Endpoint::turn`] would find something, or a receive is to be started.
     #[must_use]
     pub fn has_work(&mut self) -> bool {
-        if self.unsubmitted != 0 || !self.filled.is_empty() || !self.refusals.is_empty() {
+        if self.is_unsubmitted() || self.arrived.count != 0 || !self.refusals.is_empty() {
             return true;
         }
         let needs_start = self.needs_start();
@@ -233,6 +303,12 @@ impl Endpoint {
             }
             UdpReactor::Readiness(readiness) => readiness.is_ready(&self.socket, needs_start),
         }
+    }
+
+    /// Whether the kernel was not told of all that it is to do.
+    #[inline]
+    fn is_unsubmitted(&self) -> bool {
+        self.unsubmitted != 0 || self.shared.sends.is_waiting()
     }
 
     fn needs_start(&mut self) -> bool {
@@ -247,7 +323,7 @@ impl Endpoint {
     pub fn turn(&mut self) -> Result<(), UdpError> {
         let UdpReactor::Ring(_) = self.inner else { return self.turn_by_readiness() };
         self.attend();
-        if self.unsubmitted != 0 || self.has_put_off() {
+        if self.is_unsubmitted() || self.has_put_off() {
             self.enter()?;
         }
         self.reap();
@@ -277,32 +353,30 @@ impl Endpoint {
     /// The datagram that arrived next.
     #[inline]
     pub fn poll_received(&mut self) -> Option<Received> {
-        while let Some(Filled { mut buffer, length }) = self.filled.pop_front() {
-            let KernelMemory { buffers, request, .. } = &mut *self.shared;
-            let bytes = buffers.bytes_mut(&mut buffer);
-            // The kernel says no more than it has written.
-            let written = &bytes[..length as usize];
-            if let Some((from, from_port, length)) = read_datagram(written, request) {
-                return Some(Received { from, from_port, buffer, start: HEAD_BYTES as u32, length });
-            }
-            self.shared.buffers.give_back(buffer);
-        }
-        None
+        self.arrived.pop(&mut self.shared.buffers)
     }
 
     /// Datagrams that have arrived and that [`Self::poll_received`] has not taken.
     #[must_use]
     pub fn waiting_count(&self) -> usize {
-        self.filled.len()
+        self.arrived.count
     }
 
     /// Shows the first `count` of the datagrams that wait, and where they came from.
     pub fn peek(&mut self, count: usize, mut look: impl FnMut(IpAddr, &[u8])) {
-        let KernelMemory { buffers, request, .. } = &mut *self.shared;
-        for Filled { buffer, length, .. } in self.filled.iter_mut().take(count) {
-            let written = &buffers.bytes_mut(buffer)[..*length as usize];
-            if let Some((from, _, length)) = read_datagram(written, request) {
-                look(from, &written[HEAD_BYTES..][..length as usize]);
+        let mut left = count;
+        for Filled { buffer, run, at } in &mut self.arrived.filled {
+            let written = &self.shared.buffers.bytes_mut(buffer)[HEAD_BYTES..];
+            // A run of no bytes is a datagram, too.
+            let (mut at, mut goes_on) = (*at, true);
+            while goes_on {
+                if left == 0 {
+                    return;
+                }
+                let length = run.bytes_at(at);
+                look(run.from, &written[at as usize..][..length as usize]);
+                (at, left) = (at + length, left - 1);
+                goes_on = at != run.bytes;
             }
         }
     }
@@ -333,24 +407,14 @@ impl Endpoint {
     }
 
     /// Has `write` fill a buffer, of which it says how many bytes it has written; they go to `to` with the
-    /// next [`Endpoint::flush`] or [`Endpoint::turn`].
+    /// next [`Endpoint::flush`] or [`Endpoint::turn`]. Datagrams to one peer that have the same number may
+    /// leave in one run, on whose way they are one packet: the peer's kernel has to cut that up.
     ///
     /// # Panics
     /// If there is no buffer, or more bytes were written than there are.
     #[inline]
-    pub fn send(&mut self, to: SocketAddr, write: impl FnOnce(&mut [u8]) -> usize) {
-        let slot = self.shared.sends.begin(to, write);
-        match &mut self.inner {
-            UdpReactor::Ring(_) => {
-                let message: *const libc::msghdr = self.shared.sends.message(slot);
-                let entry = opcode::SendMsg::new(Fd(self.socket.raw_fd()), message).build();
-                self.push(&entry.user_data(u64::from(slot)));
-            }
-            UdpReactor::Readiness(readiness) => {
-                readiness.queue(slot);
-                self.unsubmitted += 1;
-            }
-        }
+    pub fn send(&mut self, to: SocketAddr, run: Option<u8>, write: impl FnOnce(&mut [u8]) -> usize) {
+        self.shared.sends.begin(to, run, write);
     }
 
     /// Hands the kernel all datagrams at once that were filled.
@@ -359,14 +423,34 @@ impl Endpoint {
     /// The kernel's refusal to go on.
     #[inline]
     pub fn flush(&mut self) -> Result<(), UdpError> {
-        if self.unsubmitted == 0 {
+        if !self.is_unsubmitted() {
             return Ok(());
         }
         let UdpReactor::Ring(_) = self.inner else { return self.send_by_readiness() };
         self.attend();
         self.enter()?;
         self.reap();
+        // Datagrams of a run that was refused go alone.
+        if self.shared.sends.is_waiting() {
+            self.enter()?;
+            self.reap();
+        }
         Ok(())
+    }
+
+    /// Does without the checksums of UDP where the kernel makes no runs.
+    #[inline]
+    fn follow_runs(&mut self) {
+        if self.makes_runs && !self.shared.sends.makes_runs() {
+            self.end_runs();
+        }
+    }
+
+    #[cold]
+    fn end_runs(&mut self) {
+        self.makes_runs = false;
+        let outcome = self.socket.leave_out_checksums();
+        tracing::debug!(?outcome, "the kernel refuses runs of datagrams (UDP_SEGMENT): each goes alone");
     }
 
     /// Sees to it that this thread is the one whose receive is under way.
@@ -406,9 +490,20 @@ impl Endpoint {
         self.unsubmitted += 1;
     }
 
+    #[inline]
+    fn push_sends(&mut self) {
+        let UdpReactor::Ring(_) = self.inner else { return };
+        while let Some(leader) = self.shared.sends.next_run() {
+            let message: *const libc::msghdr = self.shared.sends.message(leader);
+            let entry = opcode::SendMsg::new(Fd(self.socket.raw_fd()), message).build();
+            self.push(&entry.user_data(u64::from(leader)));
+        }
+    }
+
     /// Hands the kernel what was pushed, and lets it do what it has put off.
     #[inline]
     fn enter(&mut self) -> Result<(), UdpError> {
+        self.push_sends();
         let UdpReactor::Ring(ring) = &mut self.inner else { return Ok(()) };
         match ring.submitter().submit() {
             Ok(_) => {}
@@ -422,23 +517,19 @@ impl Endpoint {
     /// Notes what has completed.
     #[inline]
     fn reap(&mut self) {
-        let Self { inner, receiving, shared, filled, refusals, .. } = self;
+        let Self { inner, receiving, shared, arrived, refusals, .. } = self;
         let UdpReactor::Ring(ring) = inner else { return };
-        let KernelMemory { buffers, sends, .. } = &mut **shared;
+        let KernelMemory { buffers, sends, request } = &mut **shared;
         for completion in ring.completion() {
             let (user_data, result) = (completion.user_data(), completion.result());
             if user_data & RECEIVE == 0 {
-                let to = sends.end(user_data as u16);
-                if result < 0 {
-                    let errno = Errno::from_raw_os_error(-result);
-                    refusals.push_back(Refusal { to, errno });
-                }
+                let refusal = (result < 0).then(|| Errno::from_raw_os_error(-result));
+                sends.end(user_data as u16, refusal, |refusal| refusals.push_back(refusal));
                 continue;
             }
             if let Some(index) = cqueue::buffer_select(completion.flags()) {
                 let buffer = buffers.take(index);
-                let length = u32::try_from(result).unwrap_or(0);
-                filled.push_back(Filled { buffer, length });
+                arrived.take(buffers, request, buffer, u32::try_from(result).unwrap_or(0));
             } else if result < 0 && !is_pause(result) {
                 *receiving = Receiving::Failed;
                 continue;
@@ -447,6 +538,7 @@ impl Endpoint {
                 *receiving = Receiving::Idle;
             }
         }
+        self.follow_runs();
     }
 
     /// Ends all that is under way; false if the kernel does not do it in time. What has arrived meanwhile is

@@ -142,8 +142,10 @@ pub struct Certificate {
 
 /// Bytes of a [`Certificate`].
 const CERTIFICATE_BYTES: usize = 32 + 64;
-/// Bit of the options in a [`Handshake`]: payloads need no checksum. Other bits are not looked at.
+/// Bit of the options in a [`Handshake`]: payloads need no checksum. Bits without a name are not looked at.
 const OPTION_NO_CHECKSUM: u8 = 1 << 0;
+/// Bit of the options: datagrams may come in runs.
+const OPTION_RUNS: u8 = 1 << 1;
 /// Offset of the certificate in a [`Handshake`].
 const CERTIFICATE_OFFSET: usize = 8 + 8 * PORTALS;
 /// Bytes behind the header of a HELLO and a WELCOME: a [`Handshake`].
@@ -156,6 +158,8 @@ pub struct Handshake {
     pub shards: u8,
     /// Whether it wants a checksum with each payload that it takes by the NI that sends this.
     pub checksum: bool,
+    /// Whether datagrams may come to that NI in runs, as one packet, which its kernel cuts up.
+    pub runs: bool,
     /// Longest UDP payload that it takes by that NI.
     pub datagram_max_bytes: u32,
     /// The policies of its portals.
@@ -168,7 +172,9 @@ impl Handshake {
     /// Writes it.
     pub fn encode(&self, bytes: &mut [u8; HANDSHAKE_BYTES]) {
         *bytes = [0; HANDSHAKE_BYTES];
-        put::<0, _, _>(bytes, [self.shards, if self.checksum { 0 } else { OPTION_NO_CHECKSUM }]);
+        let checksum = if self.checksum { 0 } else { OPTION_NO_CHECKSUM };
+        let runs = if self.runs { OPTION_RUNS } else { 0 };
+        put::<0, _, _>(bytes, [self.shards, checksum | runs]);
         put_u32::<4, _>(bytes, self.datagram_max_bytes);
         for (word, policy) in self.policies.iter().zip(bytes[8..].as_chunks_mut::<8>().0) {
             *policy = word.0.to_le_bytes();
@@ -181,7 +187,7 @@ impl Handshake {
     #[must_use]
     pub fn decode(bytes: &[u8; HANDSHAKE_BYTES]) -> Option<Self> {
         let [shards, options] = get::<0, _, _>(bytes);
-        let checksum = options & OPTION_NO_CHECKSUM == 0;
+        let (checksum, runs) = (options & OPTION_NO_CHECKSUM == 0, options & OPTION_RUNS != 0);
         let datagram_max_bytes = get_u32::<4, _>(bytes);
         let mut policies = [PolicyWord::default(); PORTALS];
         for (word, policy) in policies.iter_mut().zip(bytes[8..].as_chunks::<8>().0) {
@@ -193,7 +199,7 @@ impl Handshake {
         };
         let least = FRAME_HEADER_BYTES + HANDSHAKE_BYTES;
         ((1..=SHARDS_MAX).contains(&u32::from(shards)) && datagram_max_bytes as usize >= least)
-            .then_some(Self { shards, checksum, datagram_max_bytes, policies, certificate })
+            .then_some(Self { shards, checksum, runs, datagram_max_bytes, policies, certificate })
     }
 }
 
@@ -286,7 +292,7 @@ mod tests {
         #[test]
         fn handshakes_round_trip(
             shards in 1..=64_u8,
-            checksum in any::<bool>(),
+            [checksum, runs] in any::<[bool; 2]>(),
             datagram_max_bytes in (FRAME_HEADER_BYTES + HANDSHAKE_BYTES) as u32..=u32::MAX,
             word in any::<u64>(),
             key in any::<[u8; 32]>(),
@@ -294,6 +300,7 @@ mod tests {
             let handshake = Handshake {
                 shards,
                 checksum,
+                runs,
                 datagram_max_bytes,
                 policies: core::array::from_fn(|n| PolicyWord(word ^ n as u64)),
                 certificate: Certificate { key, signature: core::array::from_fn(|n| key[n / 2] ^ n as u8) },

@@ -105,6 +105,9 @@ pub struct XferNi {
     /// Whether payloads have checksums, those that it sends and those that it takes. A peer's NI that wants
     /// them gets them all the same.
     pub checksum: bool,
+    /// Whether what comes to it may come in runs: datagrams of one peer behind each other in one packet,
+    /// which the kernel cuts up for a socket. Frames over rings are seen as they are on the wire.
+    pub runs: bool,
 }
 
 /// What an [`Xfer`](super::Xfer) is made of.

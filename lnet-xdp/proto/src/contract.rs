@@ -138,6 +138,9 @@ pub enum Content {
         /// Whether it was sent before: then it is not sent [short](FrameHeader::short) once more, since that
         /// may be what its receiver cannot take.
         resent: bool,
+        /// The shard of the peer that it is for, if frames for one shard may leave in one
+        /// [run](crate::XferNi::runs).
+        run: Option<u8>,
     },
 }
 

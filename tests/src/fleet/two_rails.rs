@@ -118,7 +118,7 @@ impl End {
         });
         for nid in nids {
             let ni = member.slot_of(&nid).expect("the NI is there");
-            xfer.add_ni(ni, XferNi { nid, datagram_max_bytes: DATAGRAM_BYTES, checksum: true });
+            xfer.add_ni(ni, XferNi { nid, datagram_max_bytes: DATAGRAM_BYTES, checksum: true, runs: false });
         }
         Self { member, xfer, buffered: BTreeMap::new(), look_at: LOOK_NS }
     }

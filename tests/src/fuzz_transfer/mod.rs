@@ -102,6 +102,7 @@ impl Scene {
             handshake: Handshake {
                 shards: 1,
                 checksum: true,
+                runs: false,
                 datagram_max_bytes: DATAGRAM_BYTES,
                 policies: [PolicyWord::default(); PORTALS],
                 certificate: lives[0].certify(&nid(HOSTILE[0])),
@@ -186,6 +187,7 @@ impl Scene {
                 self.handshake = Handshake {
                     shards: 1 + bytes[1] % 64,
                     checksum: bytes[1] & 64 == 0,
+                    runs: bytes[1] & 128 != 0,
                     datagram_max_bytes: 704 + (word(2) >> (word(2) % 60)) as u32 % 70_000,
                     policies: [PolicyWord(word(10)); PORTALS],
                     ..self.handshake

@@ -74,7 +74,12 @@ impl Node {
             initiator_hash: u32::from(host),
             policies: [PolicyWord::default(); PORTALS],
             met: Arc::new(MetAddresses::new(LIMITS.peers, 1)),
-            nis: vec![XferNi { nid: nid(host), datagram_max_bytes: DATAGRAM_BYTES, checksum: true }],
+            nis: vec![XferNi {
+                nid: nid(host),
+                datagram_max_bytes: DATAGRAM_BYTES,
+                checksum: true,
+                runs: false,
+            }],
             receive_bytes: 1 << 18,
             limits: LIMITS,
             times: XferTimes { message: Duration::from_secs(1), ..XferTimes::DEFAULT },

@@ -87,7 +87,7 @@ impl Voice {
     fn handshake(&self) -> [u8; HANDSHAKE_BYTES] {
         let (policies, certificate) = ([PolicyWord::default(); PORTALS], self.certificate);
         let mut body = [0; HANDSHAKE_BYTES];
-        Handshake { shards: 1, checksum: true, datagram_max_bytes: 1400, policies, certificate }
+        Handshake { shards: 1, checksum: true, runs: false, datagram_max_bytes: 1400, policies, certificate }
             .encode(&mut body);
         body
     }

@@ -118,7 +118,7 @@ impl LaneDriver {
         match (self, &fresh.config) {
             (Self::Xdp(driver), DriverConfig::Xdp(config)) => {
                 let datagram_max_bytes = fresh.datagram_max_bytes[usize::from(ni.0)];
-                let xfer_ni = XferNi { nid, datagram_max_bytes, checksum: fresh.checksum };
+                let xfer_ni = XferNi { nid, datagram_max_bytes, checksum: fresh.checksum, runs: false };
                 driver.add_interface(ni, xfer_ni, config, up);
             }
             (Self::Tcp(driver), DriverConfig::Tcp(config)) => driver.add_interface(ni, nid, config),

@@ -275,7 +275,12 @@ impl Node {
                 policies,
                 met: Arc::new(MetAddresses::new(xfer_limits.peers, u64::from(life))),
                 nis: (rails.iter().zip(datagram_max_bytes))
-                    .map(|(nid, datagram_max_bytes)| XferNi { nid: *nid, datagram_max_bytes, checksum })
+                    .map(|(nid, datagram_max_bytes)| XferNi {
+                        nid: *nid,
+                        datagram_max_bytes,
+                        checksum,
+                        runs: false,
+                    })
                     .collect(),
                 receive_bytes: plan.receive_frames * 4096 / u32::from(shards),
                 limits: xfer_limits,

@@ -77,8 +77,6 @@ impl UdpSocket {
             bind_to_interface(&fd, index).map_err(refused("SO_BINDTOIFINDEX"))?;
         }
         if address.is_ipv4() {
-            // "None" is what a checksum of zero means (RFC 768): our frames have their own.
-            set_option(&fd, libc::SOL_SOCKET, SO_NO_CHECK, &1).map_err(refused("SO_NO_CHECK"))?;
             set_ip_mtu_discover(&fd, Ipv4PathMtuDiscovery::DO).map_err(refused("IP_MTU_DISCOVER"))?;
         } else {
             set_ipv6_v6only(&fd, true).map_err(refused("IPV6_V6ONLY"))?;
@@ -93,6 +91,20 @@ impl UdpSocket {
         set_socket_send_buffer_size(&fd, SEND_BYTES).map_err(refused("SO_SNDBUF"))?;
         bind(&fd, &address).map_err(refused("bind"))?;
         Ok(Self { fd, address })
+    }
+
+    /// Has the kernel put datagrams of one sender behind each other where it can (udp(7): `UDP_GRO`).
+    pub(super) fn receive_runs(&self) -> Result<(), Errno> {
+        set_option::<c_int>(&self.fd, libc::SOL_UDP, libc::UDP_GRO, &1)
+    }
+
+    /// Has the kernel compute no checksums, which a zero stands for over IPv4 (RFC 768): our frames have
+    /// their own. Runs need those of UDP, as a rule of the device.
+    pub(super) fn leave_out_checksums(&self) -> Result<(), Errno> {
+        match self.address {
+            SocketAddr::V4(_) => set_option::<c_int>(&self.fd, libc::SOL_SOCKET, SO_NO_CHECK, &1),
+            SocketAddr::V6(_) => Ok(()),
+        }
     }
 
     /// Duplicate of the socket.

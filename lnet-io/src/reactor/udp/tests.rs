@@ -22,6 +22,11 @@ over_both! {
     sockets_of_one_port_are_chosen_by_the_program,
     ipv6_datagrams_without_a_checksum_arrive,
     datagrams_allocate_nothing,
+    equal_datagrams_to_one_peer_leave_in_one_run,
+    runs_arrive_in_one_buffer,
+    refused_runs_go_alone_and_no_more_are_made,
+    refused_datagrams_end_no_runs,
+    datagrams_of_a_run_may_be_given_back_in_any_order,
     sizes_that_cannot_be_are_refused,
 }
 
@@ -53,7 +58,11 @@ fn plain(ip: IpAddr) -> Plain {
 }
 
 fn send(endpoint: &mut Endpoint, to: SocketAddr, bytes: &[u8]) {
-    endpoint.send(to, |out| {
+    send_in(endpoint, to, None, bytes);
+}
+
+fn send_in(endpoint: &mut Endpoint, to: SocketAddr, run: Option<u8>, bytes: &[u8]) {
+    endpoint.send(to, run, |out| {
         out[..bytes.len()].copy_from_slice(bytes);
         bytes.len()
     });
@@ -183,7 +192,7 @@ fn refusals_name_the_datagram_and_end_nothing() {
     let everybody = SocketAddr::from((Ipv4Addr::BROADCAST, 9));
     let nobody = plain(V4).local_addr().unwrap();
     for _ in 0..20 {
-        near.send(far, |_| 65_520);
+        near.send(far, None, |_| 65_520);
         near.flush().unwrap();
         assert_eq!(await_refusal(&mut near), Refusal { to: far, errno: Errno::MSGSIZE });
         send(&mut near, everybody, b"?");
@@ -319,6 +328,150 @@ fn datagrams_allocate_nothing() {
     round();
     let counted = allocation_counter::measure(|| (0..50).for_each(|_| round()));
     assert_eq!(counted.count_total, 0);
+}
+
+/// Makes a socket show what comes in a run as one datagram.
+fn show_runs(socket: &Plain) {
+    set(socket, libc::SOL_UDP, libc::UDP_GRO, 1);
+}
+
+fn set(socket: &impl AsRawFd, level: i32, option: i32, value: i32) {
+    // SAFETY: the value is a readable `int`, as these options take it.
+    let outcome =
+        unsafe { libc::setsockopt(socket.as_raw_fd(), level, option, (&raw const value).cast(), 4) };
+    assert_eq!(outcome, 0);
+}
+
+/// Lengths of what a socket receives until it has so many bytes.
+fn lengths(socket: &Plain, expected_bytes: usize) -> Vec<usize> {
+    let (mut bytes, mut lengths) = (vec![0; 65536], Vec::new());
+    while lengths.iter().sum::<usize>() < expected_bytes {
+        lengths.push(socket.recv(&mut bytes).unwrap());
+    }
+    lengths
+}
+
+fn equal_datagrams_to_one_peer_leave_in_one_run() {
+    for ip in [V4, V6] {
+        let (mut near, _) = endpoint(ip, &config());
+        let far = [plain(ip), plain(ip)];
+        far.iter().for_each(show_runs);
+        let [one, other] = [0, 1].map(|number: usize| far[number].local_addr().unwrap());
+        let mut leave = |datagrams: &[(SocketAddr, Option<u8>, usize)]| {
+            for (to, run, length) in datagrams {
+                send_in(&mut near, *to, *run, &vec![7; *length]);
+            }
+            near.flush().unwrap();
+            let to_one = datagrams.iter().filter(|(to, ..)| *to == one);
+            lengths(&far[0], to_one.map(|(.., length)| length).sum())
+        };
+        assert_eq!(leave(&[(one, Some(3), 500); 4]), [2000]);
+        assert_eq!(leave(&[(one, None, 500); 4]), [500; 4]);
+        // The last may be shorter, and ends it.
+        let shorter = [500, 500, 100, 500, 500, 501].map(|length| (one, Some(0), length));
+        assert_eq!(leave(&shorter), [1100, 1000, 501]);
+        // Other numbers and other peers are in other runs.
+        let mixed = [(one, Some(1)), (one, Some(1)), (one, Some(2)), (other, Some(2)), (one, Some(2))];
+        assert_eq!(leave(&mixed.map(|(to, run)| (to, run, 300))), [600, 300, 300]);
+        assert_eq!(leave(&[(one, Some(0), 2000); 8]), [16_000]);
+        assert_eq!(lengths(&far[1], 300), [300]);
+        assert_eq!(near.poll_refusal(), None);
+    }
+}
+
+/// With one buffer, of which a datagram is kept, no other could arrive that is not in it.
+fn runs_arrive_in_one_buffer() {
+    for ip in [V4, V6] {
+        let (mut near, _) = endpoint(ip, &config());
+        let (mut far, far_address) = endpoint(ip, &EndpointConfig { receive_buffers: 1, ..config() });
+        for round in 0..20_u8 {
+            let datagrams: Vec<Vec<u8>> = (0..5).map(|number| vec![round + number; 700]).collect();
+            datagrams.iter().for_each(|bytes| send_in(&mut near, far_address, Some(0), bytes));
+            send_in(&mut near, far_address, Some(0), &[round; 3]);
+            near.flush().unwrap();
+            let mut kept = vec![await_received(&mut far)];
+            assert_eq!(far.waiting_count(), 5);
+            let mut seen = Vec::new();
+            far.peek(4, |from, bytes| {
+                assert_eq!(from, ip);
+                seen.push(bytes.to_vec());
+            });
+            assert_eq!(seen, datagrams[1..]);
+            kept.extend((0..5).map(|_| await_received(&mut far)));
+            for (received, expected) in kept.iter_mut().zip(datagrams.iter().chain([&vec![round; 3]])) {
+                assert_eq!(far.bytes_mut(received), expected);
+            }
+            assert!(!far.has_work() && far.poll_received().is_none());
+            kept.into_iter().for_each(|received| far.give_back(received));
+        }
+    }
+}
+
+fn datagrams_of_a_run_may_be_given_back_in_any_order() {
+    let (mut near, _) = endpoint(V4, &config());
+    let (mut far, far_address) = endpoint(V4, &EndpointConfig { receive_buffers: 2, ..config() });
+    for round in 0..40_u8 {
+        for number in 0..4 {
+            send_in(&mut near, far_address, Some(0), &[round, number, 9]);
+        }
+        near.flush().unwrap();
+        let mut kept: Vec<_> = (0..4).map(|_| await_received(&mut far)).collect();
+        kept.rotate_left(usize::from(round) % 4);
+        while let Some(received) = kept.pop() {
+            far.give_back(received);
+            for (at, received) in kept.iter_mut().enumerate() {
+                let number = (at as u8 + round) % 4;
+                assert_eq!(far.bytes_mut(received), [round, number, 9]);
+            }
+        }
+    }
+}
+
+/// A socket that leaves checksums out makes no runs: the kernel answers EINVAL.
+fn refused_runs_go_alone_and_no_more_are_made() {
+    const SO_NO_CHECK: i32 = 11;
+    let (mut near, _) = endpoint(V4, &config());
+    set(&near.socket().raw_fd(), libc::SOL_SOCKET, SO_NO_CHECK, 1);
+    let far = plain(V4);
+    show_runs(&far);
+    let to = far.local_addr().unwrap();
+    for round in 0..3 {
+        for _ in 0..8 {
+            assert!(near.has_room(), "round {round}");
+            send_in(&mut near, to, Some(0), &[1; 400]);
+        }
+        near.flush().unwrap();
+        near.turn().unwrap();
+        assert_eq!(lengths(&far, 8 * 400), [400; 8]);
+        assert!(!near.makes_runs);
+    }
+    // The refusal is remembered.
+    set(&near.socket().raw_fd(), libc::SOL_SOCKET, SO_NO_CHECK, 0);
+    (0..2).for_each(|_| send_in(&mut near, to, Some(0), &[1; 400]));
+    near.flush().unwrap();
+    assert_eq!(lengths(&far, 800), [400; 2]);
+    assert_eq!(near.poll_refusal(), None);
+}
+
+/// A refusal that each datagram has alone says nothing about runs.
+fn refused_datagrams_end_no_runs() {
+    let (mut near, _) = endpoint(V4, &config());
+    let far = plain(V4);
+    show_runs(&far);
+    let to = far.local_addr().unwrap();
+    // A host that has no route: each is refused for itself.
+    let everybody = SocketAddr::from((Ipv4Addr::BROADCAST, 9));
+    for _ in 0..3 {
+        (0..3).for_each(|_| send_in(&mut near, everybody, Some(0), &[1; 100]));
+        near.flush().unwrap();
+        for _ in 0..3 {
+            assert_eq!(await_refusal(&mut near).to, everybody);
+        }
+        (0..3).for_each(|_| send_in(&mut near, to, Some(0), &[1; 100]));
+        near.flush().unwrap();
+        assert_eq!(lengths(&far, 300), [300]);
+    }
+    assert_eq!((near.poll_refusal(), near.makes_runs), (None, true));
 }
 
 fn sizes_that_cannot_be_are_refused() {

@@ -9,7 +9,8 @@ use super::super::Reactor;
 /// Sizes of an [`Endpoint`](super::Endpoint).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EndpointConfig {
-    /// Datagrams that have arrived and were not given back; a power of two, at most 32768.
+    /// Buffers for what has arrived and was not given back, each for a datagram or a run of them; a power of
+    /// two, at most 32768.
     pub receive_buffers: u16,
     /// Datagrams that are being sent, at most 32768.
     pub send_buffers: u16,

@@ -26,6 +26,8 @@ const SEND_BUFFERS_MAX: u32 = 256;
 /// Most bytes of frames that a shard says it can take at once: 512 of up to 4096 bytes, which is what
 /// siblings can hand over to it.
 const RECEIVE_BYTES_MAX: usize = 2 << 20;
+/// Most bytes that arrive in one buffer.
+const RUN_BYTES_MAX: u64 = 1 << 16;
 /// The least MTU whose datagrams the shards can keep and hand over: that of jumbo frames, whatever the
 /// interfaces at first have.
 const MTU_BYTES_MIN: usize = 9000;
@@ -102,10 +104,10 @@ fn receive_bytes(sockets: &[UdpSocket], sharers: u32, datagram_max_bytes: u32) -
 }
 
 /// Sizes of an endpoint: as many buffers as the rings would have entries, in the memory that the rings of one
-/// queue would have.
+/// queue would have. Each buffer to receive into has room for a run of datagrams.
 fn endpoint_config(config: &XdpConfig, datagram_max_bytes: u32, reactor: Reactor) -> EndpointConfig {
     let room_bytes = u64::from(config.rings.fill) * 4096;
-    let count = (room_bytes / u64::from(datagram_max_bytes)).clamp(8, RECEIVE_BUFFERS_MAX.into()) as u32;
+    let count = (room_bytes / RUN_BYTES_MAX).clamp(8, RECEIVE_BUFFERS_MAX.into()) as u32;
     let receive_buffers = 1 << count.min(config.rings.rx.max(8)).ilog2();
     let send_buffers = config.rings.tx.min(SEND_BUFFERS_MAX) as u16;
     EndpointConfig { receive_buffers, send_buffers, datagram_max_bytes, reactor }

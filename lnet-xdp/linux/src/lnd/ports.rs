@@ -409,11 +409,13 @@ impl Driver for XdpLnd {
             XdpPort::Socket(open) => open.port.datagram_max_bytes(open.buffer_bytes),
             XdpPort::Queues(_) | XdpPort::Nothing(_) => unreachable!("such a port comes to no shard anew"),
         };
+        // The kernel cuts up what comes to a socket.
+        let runs = matches!(port, XdpPort::Socket(_));
         let at = self.nis.suspended.iter().position(|waiting| waiting.port.ni == ni);
         let suspended = at.map(|at| self.nis.suspended.swap_remove(at));
         let is_closed = suspended.as_ref().is_some_and(|waiting| waiting.is_closed);
         match suspended {
-            None => self.xfer.add_ni(ni, XferNi { nid, datagram_max_bytes, checksum }),
+            None => self.xfer.add_ni(ni, XferNi { nid, datagram_max_bytes, checksum, runs }),
             Some(_) if is_closed => {}
             Some(_) => self.xfer.set_datagram_max(ni, datagram_max_bytes),
         }

@@ -23,7 +23,7 @@ use lnet_io::reactor::udp::{Endpoint, Refusal, RefusalProbe, UdpError};
 use lnet_wire::Nid;
 use lnet_wire::frame::FrameHeader;
 use lnet_wire::packet::ETHERNET_BYTES;
-use lnet_xdp_proto::{OutgoingFrame, Xfer};
+use lnet_xdp_proto::{Content, OutgoingFrame, Xfer};
 use rustix::io::Errno;
 
 use super::announce::{Batch, FRAMES_MAX};
@@ -280,7 +280,11 @@ impl XdpLnd {
         let port = &socket.port;
         let source = Source { xfer: &self.xfer, memory };
         let mut frame_bytes = 0;
-        socket.endpoint.send(to, |out| {
+        let run = match outgoing.content {
+            Content::Message { run, .. } => run,
+            Content::Nothing | Content::Handshake => None,
+        };
+        socket.endpoint.send(to, run, |out| {
             frame_bytes = write_datagram(outgoing, &source, &port.nid, out);
             if self.tap.is_on() {
                 let frame = &out[..frame_bytes];

@@ -241,13 +241,15 @@ impl SendingSide {
         };
         let transfer = self.charge((stream, item), datagram_bytes, transfer, sessions);
         let bundled = (self.bundle.len() - 1) as u8;
-        let checksum = sessions.has_checksums(ni, sessions.paths[path].session.as_ref());
+        let session = sessions.paths[path].session.as_ref();
+        let checksum = sessions.has_checksums(ni, session);
+        let run = session.filter(|session| session.runs).map(|_| self.streams[stream].shard);
         Some(OutgoingFrame {
             ni,
             destination,
             header,
             transfer,
-            content: Content::Message { lnet, payload, bundled, checksum, resent },
+            content: Content::Message { lnet, payload, bundled, checksum, resent, run },
         })
     }
 

@@ -256,6 +256,7 @@ impl Sessions {
             since: now,
             datagram_max_bytes: handshake.datagram_max_bytes,
             checksum: handshake.checksum,
+            runs: handshake.runs,
         });
         Opened { former, is_resteered }
     }

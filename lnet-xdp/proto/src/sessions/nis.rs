@@ -58,6 +58,7 @@ impl Sessions {
         Handshake {
             shards: self.shards,
             checksum: self.wants_checksum(ni),
+            runs: self.takes_runs(ni),
             datagram_max_bytes: self.own_datagram_max(ni),
             policies: self.policies,
             certificate: self.own_ni(ni).map_or(NOT_SENT, |own| own.certificate),
@@ -86,6 +87,12 @@ impl Sessions {
     #[inline]
     pub(super) fn wants_checksum(&self, ni: NiId) -> bool {
         self.own_ni(ni).is_none_or(|own| own.ni.checksum)
+    }
+
+    /// Whether what comes to an NI may come in runs.
+    #[inline]
+    pub(super) fn takes_runs(&self, ni: NiId) -> bool {
+        self.own_ni(ni).is_some_and(|own| own.ni.runs)
     }
 
     /// Whether payloads that go by an NI to where a peer has given a session have checksums: unless neither

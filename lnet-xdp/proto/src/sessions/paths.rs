@@ -460,6 +460,8 @@ pub(crate) struct Session {
     pub(crate) datagram_max_bytes: u32,
     /// Whether it wants checksums with payloads there.
     pub(crate) checksum: bool,
+    /// Whether it takes runs there.
+    pub(crate) runs: bool,
 }
 
 impl Session {

@@ -22,8 +22,8 @@ use crate::contract::Address;
 /// Sessions that are saved for each peer that is, as many as certificates.
 const SAVED_PER_PEER: usize = 4;
 /// Words of a session: the digest of its path, the incarnation, the token, the time, and the longest
-/// datagram, doubled, plus 1 if checksums are wanted, with the number of the steering. They are plain
-/// numbers, so that memory is touched as it is used.
+/// datagram, fourfold, plus 2 if runs are taken and 1 if checksums are wanted, with the number of the
+/// steering. They are plain numbers, so that memory is touched as it is used.
 const WORDS: usize = 5;
 /// Bytes that sessions take for each peer.
 pub(crate) const SAVED_BYTES: usize = SAVED_PER_PEER * size_of::<[u64; WORDS]>();
@@ -77,7 +77,8 @@ impl Saved {
     /// Saves a session, over the oldest one where there is no other.
     fn save(&mut self, digest: u64, incarnation: u64, session: &Session, steering: &PeerSteering) {
         // None is as long as what would not fit.
-        let datagram = session.datagram_max_bytes.min(i32::MAX as u32) << 1 | u32::from(session.checksum);
+        let options = u32::from(session.runs) << 1 | u32::from(session.checksum);
+        let datagram = session.datagram_max_bytes.min(u32::MAX >> 2) << 2 | options;
         let last = u64::from(datagram) << 32 | u64::from(self.number_of(steering));
         let slots = self.slots(digest);
         let own = slots.iter().position(|slot| slot[0] == digest);
@@ -93,8 +94,9 @@ impl Saved {
             token,
             former_token: None,
             since: Instant(since),
-            datagram_max_bytes: (last >> 33) as u32,
+            datagram_max_bytes: (last >> 34) as u32,
             checksum: last >> 32 & 1 != 0,
+            runs: last >> 33 & 1 != 0,
         };
         Some(Resumed { incarnation, session, steering: last as u32 })
     }

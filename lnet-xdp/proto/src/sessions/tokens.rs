@@ -7,8 +7,8 @@
 //! what is said to that node.
 //!
 //! Tokens are keyed by the portals' policies: numbers of frames that other policies steered mean nothing to
-//! their new shard. They name whether checksums were wanted, so an NI that wants them from now on is asked
-//! anew.
+//! their new shard. They name whether checksums were wanted and runs were taken, so an NI of which something else
+//! is true from now on is asked anew.
 
 use core::hash::Hasher;
 
@@ -51,13 +51,16 @@ pub(crate) struct Holder<'a> {
     pub(crate) address: &'a Nid,
     /// Whether the NI that they come to wants checksums with payloads.
     pub(crate) checksum: bool,
+    /// Whether that NI takes runs.
+    pub(crate) runs: bool,
 }
 
 impl Sessions {
     /// The sender of a frame, whom a token is for.
     pub(crate) fn holder<'a>(&self, frame: &'a Arrived<'_>) -> Holder<'a> {
         let &Transfer { incarnation, shard, .. } = frame.transfer;
-        Holder { incarnation, shard, address: &frame.from, checksum: self.wants_checksum(frame.ni) }
+        let (checksum, runs) = (self.wants_checksum(frame.ni), self.takes_runs(frame.ni));
+        Holder { incarnation, shard, address: &frame.from, checksum, runs }
     }
 }
 
@@ -102,11 +105,13 @@ impl Tokens {
         hasher.finish()
     }
 
-    fn token(&self, time: u64, &Holder { incarnation, shard, address, checksum }: &Holder<'_>) -> u64 {
+    fn token(&self, time: u64, holder: &Holder<'_>) -> u64 {
+        let &Holder { incarnation, shard, address, checksum, runs } = holder;
         let time = time & ((1 << TIME_BITS) - 1);
+        let options = u64::from(checksum) << 1 | u64::from(runs);
         let mut hasher = self.key;
         hasher.write_u64(incarnation);
-        hasher.write_u64(u64::from(checksum) << 63 | time << 8 | u64::from(shard));
+        hasher.write_u64(options << 62 | time << 8 | u64::from(shard));
         hasher.write(&address.to_bytes());
         time << MAC_BITS | hasher.finish() >> TIME_BITS
     }
@@ -128,7 +133,7 @@ mod tests {
     const POLICIES: [PolicyWord; PORTALS] = [PolicyWord(0); PORTALS];
 
     fn holder(incarnation: u64, shard: u8, address: &Nid) -> Holder<'_> {
-        Holder { incarnation, shard, address, checksum: true }
+        Holder { incarnation, shard, address, checksum: true, runs: false }
     }
 
     #[test]
@@ -165,8 +170,9 @@ mod tests {
         }
         let address = nid(1, 1);
         let holder = holder(77, 3, &address);
-        let unsummed = Holder { checksum: false, ..holder };
-        assert_eq!(tokens.worth(made_at, &unsummed, token), Worth::Invalid);
+        for other in [Holder { checksum: false, ..holder }, Holder { runs: true, ..holder }] {
+            assert_eq!(tokens.worth(made_at, &other, token), Worth::Invalid);
+        }
         assert_eq!(Tokens::new([1, 3], &POLICIES).worth(made_at, &holder, token), Worth::Invalid);
         let others = [PolicyWord(1); PORTALS];
         assert_eq!(Tokens::new([1, 2], &others).worth(made_at, &holder, token), Worth::Invalid);

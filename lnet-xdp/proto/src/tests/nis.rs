@@ -258,6 +258,34 @@ fn acknowledgements_need_not_wait() {
     assert_eq!((frames[0].header.kind, network.frames(Kind::Ack)), (Kind::Ack, acks));
 }
 
+/// The second node's interface is made anew, over sockets and over rings, while the first node has a session:
+/// frames are refused that may have come in a run, until none may.
+#[test]
+fn frames_leave_in_runs_only_where_the_session_says_so() {
+    let mut network = network(1);
+    for (round, runs) in [false, true, false, true].into_iter().enumerate() {
+        let nid = network.nodes[1].nids[0];
+        remove(&mut network, 1, 0);
+        network.nodes[1].runs = runs;
+        network.nodes[1].add_ni(0, nid);
+        network.log.clear();
+        put_by(&mut network, 6 * round as u64, 6, &[0], 3000);
+        network.run(SECOND);
+        let told = network.log.iter().rposition(|frame| frame.header.kind == Kind::Welcome).unwrap();
+        let (before, after) = network.log.split_at(told);
+        assert_eq!(after[0].handshake.unwrap().runs, runs);
+        let of_data = |frames: &[super::wire::Frame]| {
+            let data = frames.iter().filter(|frame| frame.header.kind == Kind::Data);
+            data.map(|frame| frame.run).collect::<Vec<_>>()
+        };
+        // What was sent in the former session was refused, and is sent again.
+        let expected = if runs { Some(0) } else { None };
+        assert!(of_data(after).len() >= 6 && of_data(after).iter().all(|run| *run == expected));
+        assert!(of_data(before).iter().all(|run| *run != expected));
+    }
+    network.assert_all_arrived(0, 1, 24);
+}
+
 /// The second node's interface comes back with another wish while the first one has a session: frames without
 /// checksums are not taken where they are wanted.
 #[test]

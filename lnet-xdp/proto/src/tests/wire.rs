@@ -32,6 +32,8 @@ pub(super) struct Frame {
     pub(super) payload: Vec<u8>,
     pub(super) records: Vec<(u16, Header, Vec<u8>)>,
     pub(super) handshake: Option<Handshake>,
+    /// The shard for which it may leave in a run.
+    pub(super) run: Option<u8>,
 }
 
 impl Frame {
@@ -165,6 +167,8 @@ pub(super) struct Node {
     pub(super) shards: Vec<Shard>,
     /// Whether NIs that are added want checksums with payloads.
     pub(super) checksum: bool,
+    /// Whether NIs that are added take runs.
+    pub(super) runs: bool,
     policies: [PolicyWord; PORTALS],
     next_tx: u32,
 }
@@ -174,7 +178,7 @@ pub(super) const DATAGRAM: u32 = 1500 - 28;
 
 /// An NI of a node.
 fn ni(nid: Nid) -> XferNi {
-    XferNi { nid, datagram_max_bytes: DATAGRAM, checksum: true }
+    XferNi { nid, datagram_max_bytes: DATAGRAM, checksum: true, runs: false }
 }
 
 pub(super) fn limits() -> XferLimits {
@@ -232,6 +236,7 @@ impl Node {
             nids: vec![nid(1, host), nid(2, host)],
             shards: shards.collect(),
             checksum: true,
+            runs: false,
             policies: policies(),
             next_tx: 0,
         }
@@ -319,7 +324,7 @@ impl Node {
     /// Adds an interface in the place of one that was taken away.
     pub(super) fn add_ni(&mut self, number: u16, nid: Nid) {
         self.nids[usize::from(number)] = nid;
-        let ni = XferNi { checksum: self.checksum, ..ni(nid) };
+        let ni = XferNi { checksum: self.checksum, runs: self.runs, ..ni(nid) };
         self.shards.iter_mut().for_each(|shard| shard.xfer.add_ni(NiId(number), ni));
     }
 
@@ -421,9 +426,11 @@ impl Shard {
             payload: Vec::new(),
             records: Vec::new(),
             handshake: None,
+            run: None,
         };
         match out.content {
-            Content::Message { lnet, payload, bundled, checksum, .. } => {
+            Content::Message { lnet, payload, bundled, checksum, run, .. } => {
+                frame.run = run;
                 frame.transfer.payload_crc = checksum.then_some(0);
                 frame.lnet = lnet;
                 frame.payload = bytes(payload);
