@@ -73,7 +73,7 @@ impl Xfer {
                 bundled: 0,
                 checksum: sessions.has_checksums(ni, Some(session)),
                 resent: false,
-                run: session.runs.then_some(shard),
+                run: None,
             },
         })
     }

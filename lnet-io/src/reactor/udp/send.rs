@@ -194,7 +194,9 @@ impl Sends {
                 unsafe { pieces.write(first) };
             }
             // SAFETY: the count is below that of the places.
-            unsafe { pieces.add(count).write(piece) };
+            let place = unsafe { pieces.add(count) };
+            // SAFETY: the places belong to a run that the kernel does not have yet.
+            unsafe { place.write(piece) };
             table[usize::from(last)].next = next;
             waiting.pop_front();
             (count, bytes, last) = (count + 1, bytes + length, next);

@@ -243,7 +243,9 @@ impl SendingSide {
         let bundled = (self.bundle.len() - 1) as u8;
         let session = sessions.paths[path].session.as_ref();
         let checksum = sessions.has_checksums(ni, session);
-        let run = session.filter(|session| session.runs).map(|_| self.streams[stream].shard);
+        // Small messages are under way sooner alone, and share frames.
+        let is_long = self.messages[slot].total_bytes() > BUNDLED_BYTES_MAX;
+        let run = session.filter(|session| is_long && session.runs).map(|_| self.streams[stream].shard);
         Some(OutgoingFrame {
             ni,
             destination,

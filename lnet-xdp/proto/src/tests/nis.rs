@@ -269,21 +269,25 @@ fn frames_leave_in_runs_only_where_the_session_says_so() {
         network.nodes[1].runs = runs;
         network.nodes[1].add_ni(0, nid);
         network.log.clear();
-        put_by(&mut network, 6 * round as u64, 6, &[0], 3000);
+        put_by(&mut network, 7 * round as u64, 6, &[0], 3000);
+        // Small messages go alone all the same.
+        put_by(&mut network, 7 * round as u64 + 6, 1, &[0], 64);
         network.run(SECOND);
         let told = network.log.iter().rposition(|frame| frame.header.kind == Kind::Welcome).unwrap();
         let (before, after) = network.log.split_at(told);
         assert_eq!(after[0].handshake.unwrap().runs, runs);
         let of_data = |frames: &[super::wire::Frame]| {
             let data = frames.iter().filter(|frame| frame.header.kind == Kind::Data);
-            data.map(|frame| frame.run).collect::<Vec<_>>()
+            let (small, long): (Vec<_>, _) = data.partition(|frame| frame.header.total_length == 64);
+            assert!(small.iter().all(|frame| frame.run.is_none()));
+            long.iter().map(|frame| frame.run).collect::<Vec<_>>()
         };
         // What was sent in the former session was refused, and is sent again.
         let expected = if runs { Some(0) } else { None };
         assert!(of_data(after).len() >= 6 && of_data(after).iter().all(|run| *run == expected));
         assert!(of_data(before).iter().all(|run| *run != expected));
     }
-    network.assert_all_arrived(0, 1, 24);
+    network.assert_all_arrived(0, 1, 28);
 }
 
 /// The second node's interface comes back with another wish while the first one has a session: frames without
