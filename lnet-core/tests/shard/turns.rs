@@ -129,7 +129,7 @@ fn who_is_new_waits_for_one_round_of_others_at_most() {
 
 /// Takes all messages that may leave, which end well at once.
 fn take_all(node: &mut Node, now: Instant) {
-    while let Some(sent) = node.transmit() {
+    while let Some(sent) = node.transmit_at(now) {
         node.shard.sent(now, sent.tx, Status::Ok);
     }
 }
@@ -151,7 +151,7 @@ fn who_takes_a_message_to_have_many_stops_no_friend() {
             for step in 0..40 {
                 send(&mut node, now, FRIEND, 8);
                 let mut of_friend = 0;
-                while let Some(sent) = node.transmit() {
+                while let Some(sent) = node.transmit_at(now) {
                     if sent.header.destination.nid.to_small().unwrap() as u32 == 10 << 24 | FRIEND {
                         of_friend += 1;
                         node.shard.sent(now, sent.tx, Status::Ok);
@@ -200,7 +200,7 @@ fn a_credit_of_one_ni_counts_at_the_others() {
         node.shard.put(now, &PutRequest { target, self_nid, ..put_request(md, 2) }).unwrap();
     };
     let by = |node: &mut Node, ni: u16| {
-        let lent = node.shard.poll_transmit(NiId(ni))?;
+        let lent = node.shard.poll_transmit(now, NiId(ni))?;
         Some((lent.transmit.header.destination.nid.to_small().unwrap() as u32 & 0xffff, lent.transmit.tx))
     };
     for peer in 1_000..1_004 {

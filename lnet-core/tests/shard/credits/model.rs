@@ -8,7 +8,7 @@ use lnet_core::lnd::{Cause, Status};
 use lnet_core::time::Instant;
 use lnet_core::topology::NiStatus;
 
-use super::ni::{ModelNi, PROMPT, SILENT, UNKNOWN};
+use super::ni::{FIRST, ModelNi, PROMPT, SILENT, TURNS, UNKNOWN};
 use crate::common::MESSAGE_TIMEOUT;
 
 pub(super) const NIS: usize = 2;
@@ -40,7 +40,7 @@ pub(super) struct ModelMessage {
     pub(super) is_aborted: bool,
     /// Time at which the LND got it.
     pub(super) lent_at: Instant,
-    /// The standing in which the credit of the NI is held.
+    /// The turn in which the credit of the NI is held.
     credit_of: usize,
     /// Whether another one has that credit.
     has_passed_on: bool,
@@ -54,8 +54,17 @@ pub(super) struct ModelMessage {
 struct ModelPeer {
     free: u32,
     waiters: VecDeque<usize>,
+    /// The turn that it has while messages to it have credits.
     standing: usize,
     stuck_count: u32,
+    /// Messages to it that have a credit of an NI.
+    credit_count: u32,
+}
+
+impl ModelPeer {
+    fn turn(&self) -> usize {
+        if self.standing == PROMPT && self.credit_count == 0 { FIRST } else { self.standing }
+    }
 }
 
 #[derive(Default)]
@@ -109,8 +118,13 @@ impl Model {
             self.messages[number].stage = Stage::Ended;
             return self.ended.push((number as u64, UNREACHABLE));
         }
-        let new =
-            || ModelPeer { free: PEER_CREDITS, waiters: VecDeque::new(), standing: UNKNOWN, stuck_count: 0 };
+        let new = || ModelPeer {
+            free: PEER_CREDITS,
+            waiters: VecDeque::new(),
+            standing: UNKNOWN,
+            stuck_count: 0,
+            credit_count: 0,
+        };
         let known = self.peers.entry(peer).or_insert_with(new);
         if known.free == 0 {
             known.waiters.push_back(number);
@@ -141,7 +155,7 @@ impl Model {
     }
 
     /// Has a message hold a credit of its NI, which may be had.
-    fn hold(&mut self, number: usize, standing: usize) {
+    fn hold(&mut self, number: usize, turn: usize) {
         self.forget(number);
         let message = &mut self.messages[number];
         let ni = &mut self.nis[message.ni];
@@ -150,27 +164,29 @@ impl Model {
         } else {
             ni.free -= 1;
         }
-        ni.held[standing] += 1;
-        (message.stage, message.credit_of) = (Stage::Credited, standing);
+        ni.held[turn] += 1;
+        (message.stage, message.credit_of) = (Stage::Credited, turn);
+        let peer = message.peer;
+        self.change_turn(peer, |known| known.credit_count += 1);
     }
 
     fn take_ni(&mut self, number: usize) {
         self.came += 1;
-        let standing = self.known(number).standing;
+        let turn = self.known(number).turn();
         let message = &mut self.messages[number];
         (message.stage, message.came) = (Stage::PeerCredited, self.came);
         let peer = message.peer;
         let ni = &mut self.nis[message.ni];
-        if !ni.waiters.contains_key(&peer) && (ni.free > 0 || ni.may_borrow(standing)) {
+        if !ni.waiters.contains_key(&peer) && (ni.free > 0 || ni.may_borrow(turn)) {
             ni.ready.push_back(number);
-            return self.hold(number, standing);
+            return self.hold(number, turn);
         }
         if !ni.has_waiters() {
             ni.look_at = ni.look_at.max(self.now);
         }
         let waiters = ni.waiters.entry(peer).or_default();
         if waiters.is_empty() {
-            ni.turns[standing].push_back(peer);
+            ni.turns[turn].push_back(peer);
         }
         waiters.push_back(number);
         self.watch(number);
@@ -178,9 +194,9 @@ impl Model {
 
     /// Serves those who wait for an NI.
     fn grant(&mut self, ni: usize) {
-        while let Some(standing) = self.nis[ni].next_standing() {
-            let next = self.nis[ni].pop(standing).unwrap();
-            self.hold(next, standing);
+        while let Some(turn) = self.nis[ni].next_turn() {
+            let next = self.nis[ni].pop(turn).unwrap();
+            self.hold(next, turn);
             match self.refusal(next) {
                 None => self.nis[ni].ready.push_back(next),
                 Some(cause) => self.ending.push_back((next, Status::NeverSent(cause))),
@@ -191,10 +207,14 @@ impl Model {
     /// The credit of an NI comes home, unless the message has passed it on.
     fn leave_ni(&mut self, number: usize) {
         let message = &mut self.messages[number];
-        let ni = message.ni;
+        let (ni, peer, taken_as) = (message.ni, message.peer, message.credit_of);
         if !std::mem::take(&mut message.has_passed_on) {
-            self.nis[ni].return_credit(message.credit_of);
+            let is_first = self.change_turn(peer, |known| known.credit_count -= 1);
+            self.nis[ni].return_credit(taken_as);
             self.grant(ni);
+            if is_first {
+                (0..NIS).for_each(|ni| self.grant(ni));
+            }
         }
     }
 
@@ -204,12 +224,22 @@ impl Model {
     }
 
     fn restand(&mut self, peer: u8, standing: usize) {
+        self.change_turn(peer, |known| known.standing = standing);
+    }
+
+    /// Whether messages to a peer wait in another turn now.
+    fn change_turn(&mut self, peer: u8, change: impl FnOnce(&mut ModelPeer)) -> bool {
         let known = self.peers.get_mut(&peer).unwrap();
-        let former = std::mem::replace(&mut known.standing, standing);
-        for ni in self.nis.iter_mut().filter(|ni| former != standing && ni.waiters.contains_key(&peer)) {
+        let former = known.turn();
+        change(known);
+        let turn = known.turn();
+        let mut moves = false;
+        for ni in self.nis.iter_mut().filter(|ni| former != turn && ni.waiters.contains_key(&peer)) {
             ni.turns[former].retain(|other| *other != peer);
-            ni.turns[standing].push_back(peer);
+            ni.turns[turn].push_back(peer);
+            moves = true;
         }
+        moves
     }
 
     /// The LND of an NI takes a message.
@@ -344,8 +374,8 @@ impl Model {
                 if self.messages[number].stage == Stage::Queued {
                     self.known(number).waiters.retain(|other| *other != number);
                 } else {
-                    let (peer, standing) = (self.messages[number].peer, self.known(number).standing);
-                    self.nis[ni].withdraw(number, peer, standing);
+                    let (peer, turn) = (self.messages[number].peer, self.known(number).turn());
+                    self.nis[ni].withdraw(number, peer, turn);
                 }
                 self.end(number, Status::NeverSent(Cause::CreditTimeout));
             }
@@ -392,8 +422,9 @@ impl Model {
             }
         }
         let mut moving: Vec<_> = std::mem::take(&mut self.nis[ni].ready).into();
-        let waiting: Vec<_> =
-            (0..3).flat_map(|it| std::iter::from_fn(|| self.nis[ni].pop(it)).collect::<Vec<_>>()).collect();
+        let waiting: Vec<_> = (0..TURNS)
+            .flat_map(|it| std::iter::from_fn(|| self.nis[ni].pop(it)).collect::<Vec<_>>())
+            .collect();
         for &number in &moving {
             self.end_stuck(number);
             self.leave_ni(number);
@@ -435,18 +466,18 @@ impl Model {
     /// Checks what `turns` promises.
     pub(super) fn check(&self) {
         for (index, ni) in self.nis.iter().enumerate() {
-            for standing in (0..3).filter(|standing| !ni.turns[*standing].is_empty()) {
+            for turn in (0..TURNS).filter(|turn| !ni.turns[*turn].is_empty()) {
                 assert_eq!(ni.free, 0, "a message waits for NI {index} though a credit is free");
-                assert!(!ni.may_borrow(standing), "a message waits for NI {index} with {:?} held", ni.held);
+                assert!(!ni.may_borrow(turn), "a message waits for NI {index} with {:?} held", ni.held);
             }
-            let held = |standing| {
+            let held = |turn| {
                 let holds = |message: &&ModelMessage| {
-                    (message.ni, message.stage, message.credit_of) == (index, Stage::Credited, standing)
+                    (message.ni, message.stage, message.credit_of) == (index, Stage::Credited, turn)
                         && !message.has_passed_on
                 };
                 self.messages.iter().filter(holds).count() as u32
             };
-            assert_eq!(ni.held, [0, 1, 2].map(held), "NI {index}");
+            assert_eq!(ni.held, std::array::from_fn(held), "NI {index}");
             assert_eq!(ni.free + ni.held.iter().sum::<u32>(), ni.total + ni.excess, "NI {index}");
             let lent_max = (ni.total / 2).max(2) + ni.excess_of_change;
             assert!(ni.excess <= lent_max, "{} credits of NI {index} are lent", ni.excess);

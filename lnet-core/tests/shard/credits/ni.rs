@@ -5,10 +5,12 @@ use std::collections::{BTreeMap, VecDeque};
 use lnet_core::time::Instant;
 use lnet_core::topology::NiStatus;
 
-/// How soon a peer takes messages: an index, the best first.
-pub(super) const PROMPT: usize = 0;
-pub(super) const UNKNOWN: usize = 1;
-pub(super) const SILENT: usize = 2;
+/// Turns: indices, the best first. A peer has the first one where it is prompt and has no credit.
+pub(super) const FIRST: usize = 0;
+pub(super) const PROMPT: usize = 1;
+pub(super) const UNKNOWN: usize = 2;
+pub(super) const SILENT: usize = 3;
+pub(super) const TURNS: usize = 4;
 
 #[derive(Default)]
 pub(super) struct ModelNi {
@@ -19,13 +21,13 @@ pub(super) struct ModelNi {
     pub(super) excess: u32,
     /// The excess when their number changed last.
     pub(super) excess_of_change: u32,
-    /// Credits that are held, by standing.
-    pub(super) held: [u32; 3],
+    /// Credits that are held, by the turn that they were taken in.
+    pub(super) held: [u32; TURNS],
     /// Messages that wait, by peer.
     pub(super) waiters: BTreeMap<u8, VecDeque<usize>>,
-    /// Peers whose messages wait, by standing, in their turns.
-    pub(super) turns: [VecDeque<u8>; 3],
-    pub(super) skipped: [u32; 3],
+    /// Peers whose messages wait, by their turns.
+    pub(super) turns: [VecDeque<u8>; TURNS],
+    pub(super) skipped: [u32; TURNS],
     /// When credits are passed on, while messages wait.
     pub(super) look_at: Instant,
     /// Messages whose deadlines are watched.
@@ -38,8 +40,11 @@ impl ModelNi {
         !self.waiters.is_empty()
     }
 
-    pub(super) fn may_borrow(&self, standing: usize) -> bool {
-        standing != SILENT && self.held[..=standing].iter().sum::<u32>() < (self.total / 4).max(1)
+    pub(super) fn may_borrow(&self, turn: usize) -> bool {
+        let reserve = (self.total / 4).max(1);
+        let of_reserve = self.held[..=turn.max(PROMPT)].iter().sum::<u32>() < reserve;
+        let of_many = turn == FIRST && self.excess < self.held[PROMPT].min(2 * reserve);
+        turn != SILENT && (of_reserve || of_many)
     }
 
     pub(super) fn set_total(&mut self, total: u32) {
@@ -51,47 +56,47 @@ impl ModelNi {
         (self.total, self.excess_of_change) = (total, self.excess);
     }
 
-    /// The standing whose peers have the next turn, if there is a credit for one.
-    pub(super) fn next_standing(&mut self) -> Option<usize> {
-        let waiting: Vec<usize> = (0..3).filter(|it| !self.turns[*it].is_empty()).collect();
+    /// The next turn, if there is a credit for it.
+    pub(super) fn next_turn(&mut self) -> Option<usize> {
+        let waiting: Vec<usize> = (0..TURNS).filter(|it| !self.turns[*it].is_empty()).collect();
         if self.free == 0 {
-            return waiting.into_iter().find(|standing| self.may_borrow(*standing));
+            return waiting.into_iter().find(|turn| self.may_borrow(*turn));
         }
         let (&best, worse) = waiting.split_first()?;
-        worse.iter().for_each(|standing| self.skipped[*standing] += 1);
-        let next = worse.iter().copied().find(|standing| self.skipped[*standing] >= 4).unwrap_or(best);
+        worse.iter().for_each(|turn| self.skipped[*turn] += 1);
+        let next = worse.iter().copied().find(|turn| self.skipped[*turn] >= 4).unwrap_or(best);
         self.skipped[next] = 0;
         Some(next)
     }
 
-    /// Takes out the first message of a standing.
-    pub(super) fn pop(&mut self, standing: usize) -> Option<usize> {
-        let peer = self.turns[standing].pop_front()?;
+    /// Takes out the first message that has a turn.
+    pub(super) fn pop(&mut self, turn: usize) -> Option<usize> {
+        let peer = self.turns[turn].pop_front()?;
         let mut waiters = self.waiters.remove(&peer).unwrap();
         let next = waiters.pop_front();
         if !waiters.is_empty() {
             self.waiters.insert(peer, waiters);
-            self.turns[standing].push_back(peer);
+            self.turns[turn].push_back(peer);
         }
         next
     }
 
-    /// Takes out a message whose peer has this standing.
-    pub(super) fn withdraw(&mut self, number: usize, peer: u8, standing: usize) {
+    /// Takes out a message whose peer has this turn.
+    pub(super) fn withdraw(&mut self, number: usize, peer: u8, turn: usize) {
         let mut waiters = self.waiters.remove(&peer).unwrap();
         let was_first = waiters.front() == Some(&number);
         waiters.retain(|other| *other != number);
         if was_first {
-            self.turns[standing].retain(|other| *other != peer);
-            self.turns[standing].extend((!waiters.is_empty()).then_some(peer));
+            self.turns[turn].retain(|other| *other != peer);
+            self.turns[turn].extend((!waiters.is_empty()).then_some(peer));
         }
         if !waiters.is_empty() {
             self.waiters.insert(peer, waiters);
         }
     }
 
-    pub(super) fn return_credit(&mut self, standing: usize) {
-        self.held[standing] -= 1;
+    pub(super) fn return_credit(&mut self, turn: usize) {
+        self.held[turn] -= 1;
         if self.excess > 0 {
             self.excess -= 1;
         } else {
