@@ -8,7 +8,7 @@
 //! A quarter of the credits is a reserve: where those that are not worse have taken less than that, a message
 //! is lent a credit though none is free, since credits that worse ones have are no reason for it to wait. A
 //! peer that answers and has no credit is lent one as well for each that others of its kind have beyond their
-//! first: these may have answered just to have many. Where each has one they take turns, so others do. A
+//! first: these may have answered just to have many. Where each has one, all have their turns as ever. A
 //! credit that is taken for long counts as one of the silent, and passes on: where more are taken than there
 //! are, one that was lent goes. So at most half as many credits as there are, or two, are lent at once.
 //!

@@ -4,6 +4,7 @@
 
 use std::sync::Mutex;
 
+use lnet_core::stats::DropReason;
 use lnet_tcp_proto::SocklndEvent;
 #[cfg(feature = "sabotage")]
 use lnet_tests::sim::Bug;
@@ -112,6 +113,31 @@ fn what_was_found_by_chance_stays_mended() {
 /// Seeds of each kind of hostile node, on each net.
 const ATTACKS: u64 = 10;
 
+/// Fails unless the mechanisms that a kind of hostile node is to come up against have had to do with it, in
+/// some of the seeds.
+fn expect_felt(net: NetKind, hostility: Hostility, sums: &Counts) {
+    let responses = ("too many responses", sums.dropped(DropReason::ResponsesFull));
+    let evicted = ("responses evicted", sums.evicted_responses);
+    let waiting = ("too many messages that wait", sums.dropped(DropReason::DelayedFull));
+    let short = ("NIs without a credit for a message", sums.short_interfaces);
+    let passed_on = ("credits passed on", sums.passed_on);
+    let visits = ("visits evicted", sums.evicted_visits);
+    let stalled = ("messages that stop", sums.connections(SocklndEvent::Stalled));
+    let felt: &[(&str, u64)] = match (hostility, net) {
+        (Hostility::Deaf, NetKind::Xdp) => &[responses],
+        (Hostility::Deaf, NetKind::Tcp) => &[responses, waiting, stalled],
+        (Hostility::Halving, NetKind::Xdp) => &[responses, waiting],
+        (Hostility::Halving, NetKind::Tcp) => &[stalled],
+        (Hostility::Names, _) => &[short, passed_on, responses, evicted],
+        (Hostility::Lies, _) => &[short, passed_on, visits],
+        (Hostility::Silence, NetKind::Xdp) => &[short, passed_on, responses],
+        (Hostility::Silence, NetKind::Tcp) => &[stalled],
+    };
+    for (what, count) in felt.iter().chain(&[("messages delayed", sums.delayed)]) {
+        assert!(*count > 0, "{net:?}, {hostility:?}: {what} did not happen:\n{sums}");
+    }
+}
+
 /// Hostile nodes of each kind ask for as much as they can.
 fn beside_hostile_nodes(net: NetKind) {
     std::thread::scope(|scope| {
@@ -131,6 +157,7 @@ fn beside_hostile_nodes(net: NetKind) {
                 let has_names = matches!(hostility, Hostility::Names | Hostility::Lies | Hostility::Silence);
                 assert_eq!(sums.injected(Fault::Spoken) > 0, has_names, "{hostility:?}: {sums}");
                 assert_eq!(sums.pushes > 0, hostility == Hostility::Lies, "{hostility:?}: {sums}");
+                expect_felt(net, hostility, &sums);
             });
         }
     });
@@ -152,9 +179,10 @@ fn friends_are_answered_while_others_are_hostile_over_streams() {
 fn each_bug_is_found_by_a_checker_that_is_there_for_it() {
     // `cargo xtask sim --bugs` shows the first seeds.
     for bug in Bug::ALL {
-        let options = Options { net: bug.net(), bug: Some(bug), ..Options::DEFAULT };
         let finds = |seed| {
-            sim::run(seed, &options).violation.is_some_and(|found| bug.checkers().contains(&found.checker))
+            sim::run(seed, &bug.options())
+                .violation
+                .is_some_and(|found| bug.checkers().contains(&found.checker))
         };
         assert!((1..=400).any(finds), "{} is not found by: {}", bug.name(), bug.checkers().join(", "));
     }

@@ -173,7 +173,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
         nodes: arguments.nodes.map(usize::from),
         cut: arguments.cut,
         narrow: arguments.narrow,
-        hostile: arguments.hostile,
+        hostile: arguments.hostile.or_else(|| arguments.bug.and_then(Bug::hostile)),
         bug: arguments.bug,
         tracing: if arguments.trace { Tracing::Print } else { Tracing::Off },
     };
@@ -269,7 +269,8 @@ fn run_all(seeds: Seeds, options: &Options) -> bool {
 fn find_bugs(seeds: Seeds, options: &Options) -> bool {
     let seeds = Seeds { end: End::Runs(BUG_RUNS), ..seeds };
     let find = |bug: Bug| {
-        let options = Options { net: bug.net(), bug: Some(bug), ..*options };
+        let hostile = options.hostile.or(bug.hostile());
+        let options = Options { net: bug.net(), hostile, bug: Some(bug), ..*options };
         let by_its_own = |violation: &Violation| bug.checkers().contains(&violation.checker);
         match run_seeds(seeds, &options, false, by_its_own).1 {
             Some((seed, violation)) => {

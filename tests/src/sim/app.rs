@@ -242,7 +242,7 @@ impl World {
 
     /// The portal of an operation. Messages of friends that fit no entry are not to wait for one.
     fn portal(&mut self, is_friendly: bool) -> u32 {
-        let first = usize::from(is_friendly && self.plan.has_lies());
+        let first = if is_friendly { self.plan.first_portal() as usize } else { 0 };
         (first + self.random.below(PORTALS_USED - first)) as u32
     }
 
@@ -259,7 +259,7 @@ impl World {
             node,
             shard,
             target,
-            portal: self.plan.has_lies().into(),
+            portal: self.plan.first_portal(),
             match_bits: 0,
             length: 0,
             get: false,

@@ -19,7 +19,7 @@ use lnet_wire::{Global, Nid};
 
 use super::driver::Fresh;
 use super::node::{self, nid};
-use super::plan::{MESSAGE_NS, Plan, TRANSACTION_NS, US};
+use super::plan::{Plan, US};
 use super::report::Fault;
 use super::services::Word;
 use super::world::{Happening, Phase, World};
@@ -44,9 +44,9 @@ pub(super) struct Control {
 }
 
 fn add(plan: &Plan, number: usize, rail: u8) -> NodeChange<()> {
-    let (credits, peer_credits) = node::credits(plan);
+    let (credits, peer_credits) = node::credits(plan, number);
     let (credits, peer_credits) = (Some(credits), Some(peer_credits));
-    let lnd_timeout = Duration::from_nanos(MESSAGE_NS);
+    let lnd_timeout = Duration::from_nanos(plan.message_ns);
     let facts = plan.facts();
     let options = NetOptions { credits, peer_credits, lnd_timeout, facts, ..NetOptions::default() };
     NodeChange::AddNi(NiSpec {
@@ -64,7 +64,7 @@ impl Control {
         let slots = u16::from(plan.rails) + 1;
         let config = NodeConfig { policies, ..NodeConfig::new(shards, slots, &[plan.net_type()]) };
         let mut node = Node::new(config);
-        let seconds = (TRANSACTION_NS / SECOND_NS) as i64;
+        let seconds = (plan.transaction_ns / SECOND_NS) as i64;
         let set = [(Global::RetryCount, 0), (Global::TransactionTimeout, seconds)];
         let set = set.map(|(setting, value)| NodeChange::Set { setting, value });
         let changes = set.into_iter().chain((0..plan.rails).map(|rail| add(plan, number, rail)));
@@ -99,6 +99,11 @@ impl Control {
         let snapshot = snapshot.expect("a node has a snapshot");
         let confirmed = vec![None; usize::from(shards)];
         Self { node, snapshot, published, confirmed, open: [true, plan.rails == 2], due_at: None }
+    }
+
+    /// Visits of peers that were given up for others.
+    pub(super) fn evicted_count(&self) -> u64 {
+        self.node.discovery_counters().evicted
     }
 
     /// Room for a push.

@@ -70,11 +70,17 @@ pub enum Bug {
     SentEarly,
     /// Nothing looks whether a message that has begun to arrive goes on.
     StallUnnoticed,
+    /// All peers have the same turn at the credits of an NI, and none is lent.
+    OneTurn,
+    /// No credit of an NI is lent.
+    NothingLent,
+    /// A peer that answers and has no credit is lent none where others that answer have many.
+    ReserveAlone,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 17] = [
         Self::NoDuplicateWindow,
         Self::AckBeforeData,
         Self::CreditLost,
@@ -89,6 +95,9 @@ impl Bug {
         Self::OffsetStuck,
         Self::SentEarly,
         Self::StallUnnoticed,
+        Self::OneTurn,
+        Self::NothingLent,
+        Self::ReserveAlone,
     ];
 
     /// Its name on the command line.
@@ -109,6 +118,9 @@ impl Bug {
             Self::OffsetStuck => "offset-stuck",
             Self::SentEarly => "sent-early",
             Self::StallUnnoticed => "stall-unnoticed",
+            Self::OneTurn => "one-turn",
+            Self::NothingLent => "nothing-lent",
+            Self::ReserveAlone => "reserve-alone",
         }
     }
 
@@ -130,6 +142,7 @@ impl Bug {
             Self::OffsetStuck => &["payload arrives as it was sent"],
             Self::SentEarly => &["a descriptor lives as long as its spans"],
             Self::StallUnnoticed => &["no half message outlives its time"],
+            Self::OneTurn | Self::NothingLent | Self::ReserveAlone => &["friends are answered under attack"],
         }
     }
 
@@ -141,9 +154,27 @@ impl Bug {
             | Self::EndLost
             | Self::OffsetStuck
             | Self::SentEarly
-            | Self::StallUnnoticed => NetKind::Tcp,
+            | Self::StallUnnoticed
+            | Self::OneTurn
+            | Self::NothingLent
+            | Self::ReserveAlone => NetKind::Tcp,
             _ => NetKind::Xdp,
         }
+    }
+
+    /// The hostile nodes beside which it is looked for.
+    #[must_use]
+    pub const fn hostile(self) -> Option<Hostile> {
+        match self {
+            Self::OneTurn | Self::NothingLent | Self::ReserveAlone => Some(Hostile::Each(Hostility::Names)),
+            _ => None,
+        }
+    }
+
+    /// Options of the runs in which it is looked for.
+    #[must_use]
+    pub const fn options(self) -> Options {
+        Options { net: self.net(), hostile: self.hostile(), bug: Some(self), ..Options::DEFAULT }
     }
 
     /// The bug of this name.

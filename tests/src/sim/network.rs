@@ -10,6 +10,7 @@ use super::node;
 use super::plan::{Directions, happens};
 use super::report::Fault;
 use super::sock::{Letter, StreamEvent};
+use super::strangers::Stranger;
 use super::streams::{EndId, RETRY_NS, Seat, StreamStep};
 use super::world::{Happening, Phase, World};
 
@@ -84,7 +85,9 @@ impl World {
             let end = self.streams.accept(dialler, shard);
             let port = 512 + self.random.below(512) as u16;
             let address = |seat: Seat| node::address(seat.node, seat.rail.0 as u8);
-            let remote = SocketAddr::new(address(from), port);
+            let by_name = self.strangers.iter().find(|stranger| stranger.has_dialled(dialler));
+            let remote = by_name.and_then(Stranger::own_address).unwrap_or_else(|| address(from));
+            let remote = SocketAddr::new(remote, port);
             let ends = Ends { remote, local: address(to) };
             self.tell_stream(Seat { shard, ..to }, StreamEvent::Accepted { end, ends });
             let Self { streams, random, counts, now, .. } = self;

@@ -21,7 +21,7 @@ use super::datagrams::Datagrams;
 use super::driver::{DriverConfig, LaneDriver};
 use super::lane::Lane;
 use super::memory::Memory;
-use super::plan::{MESSAGE_NS, Plan, TRANSACTION_NS};
+use super::plan::Plan;
 use super::pool::Pool;
 use super::sock::{SockConfig, SockDriver};
 use super::uplink::Desk;
@@ -31,10 +31,17 @@ use crate::bpf::random::Random;
 /// Credits of an NI, and what a peer gets of them.
 const CREDITS: (u32, u32) = (32, 16);
 
-/// Credits of an NI, and what a peer gets of them: beside hostile nodes those of `lnetd`.
-pub(super) const fn credits(plan: &Plan) -> (u32, u32) {
+/// Credits of an NI for each shard, and what a peer gets of them, where there are few beside hostile nodes.
+const FEW_CREDITS: (u32, u32) = (48, 8);
+
+/// Credits of an NI of a node, and what a peer gets of them: beside hostile nodes those of `lnetd`, or few.
+pub(super) fn credits(plan: &Plan, number: usize) -> (u32, u32) {
     if plan.hostile.is_empty() {
         return CREDITS;
+    }
+    if plan.few_credits && number < plan.friends() {
+        let shards = u32::from(plan.shards[number]);
+        return (shards * FEW_CREDITS.0, shards * FEW_CREDITS.1);
     }
     let NetTunables { credits, peer_credits, .. } = match plan.net {
         NetKind::Xdp => lnet_xdp_proto::NET_TUNABLES,
@@ -69,6 +76,16 @@ const LIMITS: Limits = Limits {
 /// slots of the event queues of a run.
 const LIMITS_UNDER_ATTACK: Limits =
     Limits { peers: 2 * DAEMON_LIMITS.delayed, unlimited_events: 3, nis: 3, ..DAEMON_LIMITS };
+
+/// Limits beside hostile nodes of which each speaks in its own name alone: small enough for one to fill. Over
+/// frames one that acknowledges nothing soon has no more to send.
+const fn little_room(net: NetKind) -> Limits {
+    let responses = match net {
+        NetKind::Xdp => 24,
+        NetKind::Tcp => LIMITS.responses,
+    };
+    Limits { responses, delayed: LIMITS.delayed, ..LIMITS_UNDER_ATTACK }
+}
 
 /// Limits with little more than is needed for anything to go on.
 const LIMITS_TIGHT: Limits =
@@ -117,14 +134,14 @@ pub(super) fn initiator_hashes(plan: &Plan) -> Rc<Vec<(Nid, u32)>> {
 /// What all shards of a node know of its nets, where they do not hand headers to each other: then there is no
 /// control.
 fn topology(plan: &Plan, number: usize) -> Topology {
-    let (credits, peer_credits) = credits(plan);
+    let (credits, peer_credits) = credits(plan, number);
     let interfaces = (0..plan.rails).map(|rail| {
         let nid = nid(plan, number, rail);
-        let message_timeout = Duration::from_nanos(MESSAGE_NS);
+        let message_timeout = Duration::from_nanos(plan.message_ns);
         LocalNi { facts: plan.facts(), ..LocalNi::new(nid, credits, peer_credits, message_timeout) }
     });
     let tunables = Tunables {
-        transaction_timeout: Duration::from_nanos(TRANSACTION_NS),
+        transaction_timeout: Duration::from_nanos(plan.transaction_ns),
         response_tracking: ResponseTracking::Both,
         ..Tunables::DEFAULT
     };
@@ -213,7 +230,7 @@ fn sock_config(
     random: &mut Random,
 ) -> SockConfig {
     let transmits = limits.transmits();
-    let (timeout, reconnect) = (Duration::from_nanos(MESSAGE_NS), Duration::from_millis(100));
+    let (timeout, reconnect) = (Duration::from_nanos(plan.message_ns), Duration::from_millis(100));
     SockConfig {
         serving: plan.serving[number],
         tunables: SockTunables {
@@ -258,8 +275,10 @@ impl Node {
             .as_ref()
             .map_or_else(|| Arc::new(topology(plan, number)), |control| Arc::clone(&control.snapshot));
         let rails: Vec<_> = (0..plan.rails).map(|rail| nid(plan, number, rail)).collect();
+        let has_little = plan.little_room && number < plan.friends();
+        let under_attack = if has_little { little_room(plan.net) } else { LIMITS_UNDER_ATTACK };
         let (mut limits, xfer_limits) = match (plan.hostile.is_empty(), plan.tight) {
-            (false, _) => (LIMITS_UNDER_ATTACK, XferLimits::for_shard(&LIMITS_UNDER_ATTACK)),
+            (false, _) => (under_attack, XferLimits::for_shard(&under_attack)),
             (true, true) => (LIMITS_TIGHT, XFER_LIMITS_TIGHT),
             (true, false) => (LIMITS, XFER_LIMITS),
         };
@@ -285,7 +304,7 @@ impl Node {
                 receive_bytes: plan.receive_frames * 4096 / u32::from(shards),
                 limits: xfer_limits,
                 times: XferTimes {
-                    message: Duration::from_nanos(MESSAGE_NS),
+                    message: Duration::from_nanos(plan.message_ns),
                     buffered: Duration::from_micros(500),
                     ..XferTimes::DEFAULT
                 },

@@ -19,14 +19,30 @@ pub(super) const MS: u64 = 1_000_000;
 pub(super) const US: u64 = 1000;
 
 /// How long a message may take in the transfer protocol, and wait for credits.
-pub(super) const MESSAGE_NS: u64 = 1000 * MS;
+const MESSAGE_NS: u64 = 1000 * MS;
+/// How long it may under an attack that lasts: longer than any credit and any answer stays with the silent.
+const MESSAGE_UNDER_ATTACK_NS: u64 = 5000 * MS;
 /// Nodes that are not hostile, where others are.
 const FRIENDS: usize = 2;
 /// How long a message of such a node to another one may take while it is attacked.
 pub(super) const FRIENDLY_NS: u64 = 100 * MS;
 
-/// How long a response may take.
-pub(super) const TRANSACTION_NS: u64 = 3000 * MS;
+/// How long a response may take; under an attack that lasts.
+const TRANSACTION_NS: u64 = 3000 * MS;
+const TRANSACTION_UNDER_ATTACK_NS: u64 = 6000 * MS;
+
+/// Names of each NI of a hostile node; those of one that lies while an attack lasts.
+const NAMES: u8 = 24;
+const NAMES_THAT_LIE: u8 = 80;
+/// Time from what a name says to what it says next, at most; as much longer as there are more names, and as
+/// the attack lasts longer.
+const PAUSE_NS: u64 = 8 * MS;
+/// How long an attack of names goes on that does not last.
+const ATTACK_NS: u64 = 100 * MS;
+/// Bytes that are on their way on a stream, at most, beside names that read nothing; and where the attack
+/// lasts: soon no more is sent to these.
+const WINDOW_BESIDE_NAMES_BYTES: usize = 1 << 12;
+const WINDOW_UNDER_ATTACK_BYTES: usize = 1 << 14;
 
 /// What happens in a run. All probabilities are of [`CERTAIN`].
 #[derive(Clone, Debug)]
@@ -106,6 +122,16 @@ pub(super) struct Plan {
     pub(super) burst: usize,
     /// Nothing happens that may make a message fail.
     pub(super) gentle: bool,
+    /// How long a message may take in the transfer protocol, and wait for credits; and its response.
+    pub(super) message_ns: u64,
+    pub(super) transaction_ns: u64,
+    /// Whether the NIs of nodes that are not hostile have so few credits that hostile ones want more.
+    pub(super) few_credits: bool,
+    /// Whether such nodes have little room, where none of the others has names.
+    pub(super) little_room: bool,
+    /// Names of each NI of a hostile node, and the time from what one says to what it says next, at most.
+    pub(super) names: u8,
+    pub(super) pause_ns: u64,
     /// Behaviour of the last nodes, which are hostile; nothing may befall the others, and no others are asked
     /// for anything.
     pub(super) hostile: Vec<Hostility>,
@@ -259,6 +285,12 @@ impl Plan {
                 random.bits() & random.bits()
             },
             gentle,
+            message_ns: MESSAGE_NS,
+            transaction_ns: TRANSACTION_NS,
+            few_credits: false,
+            little_room: false,
+            names: NAMES,
+            pause_ns: PAUSE_NS,
             hostile: Vec::new(),
             cut: cuts.then(|| Cut::new(random, nodes, active_ns)),
             narrow: None,
@@ -349,16 +381,49 @@ impl Plan {
         self.loss = self.loss.min(100);
         (self.delays, self.stalls, self.lazy, self.mtu_changes, self.cut) = (0, 0, 0, 0, None);
         (self.late_ns, self.poll_ns) = (self.late_ns.min(MS), self.poll_ns.min(2 * MS));
-        let active_ns = if self.has_names() { 100 } else { 200 } * MS;
-        (self.active_ns, self.operations, self.burst) = (active_ns, 400, 50);
+        let has_names = self.has_names();
+        self.active_ns = if has_names { ATTACK_NS } else { 2 * ATTACK_NS };
+        (self.operations, self.burst) = (400, 50);
+        self.few_credits = random.once_in(2);
+        self.little_room = random.once_in(2) && !has_names;
+        if self.hostile.contains(&Hostility::Names) {
+            self.streams.window_bytes = WINDOW_BESIDE_NAMES_BYTES;
+        }
+        if random.once_in(3) {
+            self.last(random);
+        }
         (self.long, self.length_max, self.send_frames, self.budget) = (500, 64 << 10, 64, 32);
         self.event_slots = [600, 100];
         // A name's lists are long, and each piece of a stream is an event.
         self.streams.piece_bytes = self.streams.piece_bytes.max(1460);
-        if self.has_lies() {
-            // A push waits for the entry of its node, which is there again after the one before.
-            (self.mesh, self.lazy) = (true, 1 << PING_PORTAL);
+        // A push waits for the entry of its node, which is there again after the one before.
+        self.mesh |= self.has_lies();
+        if self.has_lies() || self.little_room {
+            self.lazy = 1 << PING_PORTAL;
         }
+    }
+
+    /// The first portal of the operations of nodes that are not hostile. Their messages are not to wait for an
+    /// entry that does not come.
+    pub(super) fn first_portal(&self) -> u32 {
+        u32::from(!self.hostile.is_empty() && self.lazy != 0)
+    }
+
+    /// Has an attack last, as long as what is silent is borne with, and longer.
+    fn last(&mut self, random: &mut Random) {
+        self.active_ns = (3000 + random.below(2000) as u64) * MS;
+        (self.message_ns, self.transaction_ns) = (MESSAGE_UNDER_ATTACK_NS, TRANSACTION_UNDER_ATTACK_NS);
+        if self.has_lies() {
+            self.names = NAMES_THAT_LIE;
+        }
+        // The names say as much as in a shorter one.
+        self.pause_ns = PAUSE_NS * self.active_ns / ATTACK_NS * u64::from(self.names) / u64::from(NAMES);
+        self.streams.window_bytes = self.streams.window_bytes.min(WINDOW_UNDER_ATTACK_BYTES);
+    }
+
+    /// Once faults have stopped, all operations end within this time.
+    pub(super) const fn bound_ns(&self) -> u64 {
+        2 * (self.transaction_ns + 2 * self.message_ns) + 16_000 * MS
     }
 
     /// How many nodes are not hostile: the first ones.

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::ops::AddAssign;
 
+use lnet_core::stats::{Counters, DelayReason, DropReason};
 use lnet_tcp_proto::{SocklndCounters, SocklndEvent};
 use lnet_xdp_proto::{XferCounters, XferDrop};
 
@@ -201,6 +202,16 @@ impl Default for Injected {
     }
 }
 
+/// Messages that shards have dropped, by reason.
+#[derive(Clone, Debug)]
+struct ShardDrops([u64; DropReason::ALL.len()]);
+
+impl Default for ShardDrops {
+    fn default() -> Self {
+        Self([0; DropReason::ALL.len()])
+    }
+}
+
 /// What one run, or several, have counted.
 #[derive(Clone, Default, Debug)]
 pub struct Counts {
@@ -229,6 +240,17 @@ pub struct Counts {
     pub proven: u64,
     /// Pushes that nodes have taken.
     pub pushes: u64,
+    /// NIs of shards at which messages had to wait for a credit, or were lent one.
+    pub short_interfaces: u64,
+    /// Credits of NIs that were passed on.
+    pub passed_on: u64,
+    /// Responses that made room for others.
+    pub evicted_responses: u64,
+    /// Visits of peers that made room for others.
+    pub evicted_visits: u64,
+    /// Messages that their shard delayed, for whatever reason.
+    pub delayed: u64,
+    shard_drops: ShardDrops,
     /// Messages that were never sent.
     pub never_sent: u64,
     /// Messages of which it is unknown whether they arrived.
@@ -294,6 +316,22 @@ impl Counts {
         }
     }
 
+    /// Takes in what a shard has counted.
+    pub(super) fn add_shard(&mut self, shard: &Counters) {
+        self.passed_on += shard.credits_passed_on;
+        self.evicted_responses += shard.responses_evicted;
+        self.delayed += DelayReason::ALL.iter().map(|reason| shard.delays(*reason)).sum::<u64>();
+        for (sum, reason) in self.shard_drops.0.iter_mut().zip(DropReason::ALL) {
+            *sum += shard.drops(reason).messages;
+        }
+    }
+
+    /// Messages that shards have dropped for a reason.
+    #[must_use]
+    pub const fn dropped(&self, reason: DropReason) -> u64 {
+        self.shard_drops.0[reason as usize]
+    }
+
     /// Takes in what the tcp LND of a shard has counted.
     pub(super) fn add_socklnd(&mut self, sock: &SocklndCounters) {
         for (sum, (_, count)) in self.connections.iter_mut().zip(sock.iter()) {
@@ -341,6 +379,14 @@ impl Counts {
         row("paths found lossy", self.paths_lossy);
         row("paths found slow", self.paths_slow);
         row("paths found narrow", self.paths_narrowed);
+        row("interfaces that were short of credits", self.short_interfaces);
+        row("credits passed on", self.passed_on);
+        row("responses that made room", self.evicted_responses);
+        row("visits that made room", self.evicted_visits);
+        row("messages delayed", self.delayed);
+        for (reason, count) in DropReason::ALL.iter().zip(self.shard_drops.0) {
+            row(&format!("dropped: {}", reason.name()), count);
+        }
         for (reason, count) in XferDrop::ALL.iter().zip(self.drops) {
             row(&format!("dropped: {}", reason.name().replace('_', " ")), count);
         }
@@ -357,7 +403,13 @@ impl AddAssign<&Self> for Counts {
     fn add_assign(&mut self, other: &Self) {
         let sums = self.faults.0.iter_mut().zip(other.faults.0).chain(self.drops.iter_mut().zip(other.drops));
         let sums = sums.chain(self.connections.iter_mut().zip(other.connections));
+        let sums = sums.chain(self.shard_drops.0.iter_mut().zip(other.shard_drops.0));
         sums.for_each(|(sum, count)| *sum += count);
+        self.short_interfaces += other.short_interfaces;
+        self.passed_on += other.passed_on;
+        self.evicted_responses += other.evicted_responses;
+        self.evicted_visits += other.evicted_visits;
+        self.delayed += other.delayed;
         self.runs += other.runs;
         self.operations += other.operations;
         self.messages += other.messages;

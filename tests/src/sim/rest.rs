@@ -10,13 +10,19 @@ use super::ledger::{Flight, Taken};
 use super::node::{self, Node, PORTALS_USED};
 use super::pool::Pool;
 use super::report::Fault;
-use super::world::{BOUND_NS, CHECK_NS, Happening, Phase, World};
+use super::world::{CHECK_NS, Happening, Phase, World};
 
 impl World {
     /// Adds what a node has counted to what the run has.
     pub(super) fn count_node(&mut self, number: usize) {
-        for lane in &self.nodes[number].lanes {
+        let node = &self.nodes[number];
+        self.counts.evicted_visits += node.control.as_ref().map_or(0, Control::evicted_count);
+        for lane in &node.lanes {
             lane.driver.count(&mut self.counts);
+            self.counts.add_shard(lane.shard.counters());
+            let interfaces = lane.desk.slots.iter().filter_map(|slot| lane.shard.ni_usage((*slot)?));
+            let short = interfaces.filter(|usage| usage.credits_min < 0);
+            self.counts.short_interfaces += short.count() as u64;
             let waited = lane.shard.counters().delays(DelayReason::EventSlots);
             self.counts.add_many(Fault::SlotAwaited, waited);
             for reason in [
@@ -35,7 +41,7 @@ impl World {
     }
 
     pub(super) fn check_phase(&mut self) {
-        let now = self.now;
+        let (now, bound_ns) = (self.now, self.plan.bound_ns());
         let is_served = matches!(self.phase, Phase::Draining(_)) && !self.are_services_over();
         match self.phase {
             Phase::Active => {
@@ -44,7 +50,7 @@ impl World {
                 let is_proven = self.plan.is_proven() && self.plan.hostile.is_empty();
                 let trials = if is_proven { self.introductions() } else { Vec::new() };
                 self.trials = trials.into_iter().map(Trial::new).collect();
-                self.phase = Phase::Proving(now + BOUND_NS * (1 + self.trials.len() as u64));
+                self.phase = Phase::Proving(now + bound_ns * (1 + self.trials.len() as u64));
                 self.fabric.is_faulty = false;
                 self.fabric.down.fill([false; 2]);
                 self.streams.heal();
@@ -61,7 +67,7 @@ impl World {
                 }
             }
             Phase::Proving(_) if self.trials.is_empty() && !self.is_changing() => {
-                self.phase = Phase::Settling(now + BOUND_NS);
+                self.phase = Phase::Settling(now + bound_ns);
             }
             Phase::Proving(until) => {
                 if !self.is_changing() {
@@ -71,7 +77,7 @@ impl World {
                 self.ledger.expect(now < until, "paths work in the end", found);
             }
             Phase::Settling(_) if self.open.is_empty() && self.unsent.is_empty() => {
-                self.phase = Phase::Draining(now + BOUND_NS);
+                self.phase = Phase::Draining(now + bound_ns);
                 self.trace.say(|| "all is unlinked".to_owned());
                 self.fabric.attack.clear();
                 self.ledger.friendly_ns = None;
@@ -124,11 +130,10 @@ impl World {
 
     /// What must hold when nothing happens any more.
     fn check_rest(&mut self) {
-        let credits = node::credits(&self.plan);
         for number in 0..self.nodes.len() {
             self.count_node(number);
             let node = &self.nodes[number];
-            let shards = node.lanes.len() as u32;
+            let (shards, credits) = (node.lanes.len() as u32, node::credits(&self.plan, number));
             let home = [credits.0, credits.1].map(|credits| i64::from(credits.div_ceil(shards).max(1)));
             for lane in &node.lanes {
                 let usage = lane.shard.usage();

@@ -3,6 +3,8 @@
 //! Invariant: without its hooks the core is given no bug, and a run that asks for one fails.
 
 use lnet_core::Shard;
+#[cfg(feature = "sabotage")]
+use lnet_core::shard::TurnsBug;
 use lnet_tcp_proto::Socklnd;
 use lnet_xdp_proto::Xfer;
 
@@ -36,6 +38,12 @@ pub(super) fn switch_on_shard(bugs: &Bugs, shard: &mut Shard) {
     if bugs.has(Bug::CreditLost) {
         shard.lose_credit();
     }
+    let turns = [
+        (Bug::OneTurn, TurnsBug::OneTurn),
+        (Bug::NothingLent, TurnsBug::NothingLent),
+        (Bug::ReserveAlone, TurnsBug::ReserveAlone),
+    ];
+    turns.into_iter().filter(|(bug, _)| bugs.has(*bug)).for_each(|(_, bug)| shard.break_turns(bug));
 }
 
 #[cfg(not(feature = "sabotage"))]
@@ -51,7 +59,7 @@ pub(super) fn switch_on_sock(bugs: &Bugs, _: &mut Socklnd) {
 
 #[cfg(not(feature = "sabotage"))]
 pub(super) fn switch_on_shard(bugs: &Bugs, _: &mut Shard) {
-    refuse(bugs, &[Bug::CreditLost]);
+    refuse(bugs, &[Bug::CreditLost, Bug::OneTurn, Bug::NothingLent, Bug::ReserveAlone]);
 }
 
 #[cfg(not(feature = "sabotage"))]

@@ -20,7 +20,7 @@ use lnet_wire::{Body, Net, NetType, Nid, ProcessId, WireHandle};
 use super::fabric::{Packet, Passage};
 use super::ledger::STRANGE;
 use super::node::{PORTALS_USED, nid};
-use super::plan::{MS, Plan};
+use super::plan::Plan;
 use super::report::Fault;
 use super::streams::{EndId, Seat};
 use super::world::{Happening, Phase, World};
@@ -29,10 +29,6 @@ use crate::bpf::random::Random;
 use crate::node::Voice;
 use crate::node::message::Message;
 
-/// Names of each NI of a hostile node.
-const NAMES: u8 = 24;
-/// Time from what a name says to what it says next, at most.
-const PAUSE_NS: u64 = 8 * MS;
 /// Messages that a name says at once.
 const BURST: usize = 6;
 /// Payload of a frame.
@@ -49,6 +45,12 @@ fn address(node: usize, rail: u8, number: u8) -> IpAddr {
     Ipv4Addr::new(10, rail, node as u8 + 1, number + 1).into()
 }
 
+/// Whether anything is at an address of a hostile node that accepts streams, and streams come from there.
+/// Streams of other names come from the address of their node.
+const fn is_inhabited(number: u8) -> bool {
+    number % 2 == 1
+}
+
 /// The hostile node's NI that has an address, and whether anything is there that accepts streams.
 pub(super) fn locate(plan: &Plan, address: IpAddr) -> Option<(usize, NiId, bool)> {
     let IpAddr::V4(address) = address else { return None };
@@ -57,7 +59,7 @@ pub(super) fn locate(plan: &Plan, address: IpAddr) -> Option<(usize, NiId, bool)
     let its = usize::from(node).checked_sub(1).filter(|node| hostile.contains(node));
     // Nodes that have no names have no such addresses either.
     let node = its.or_else(|| hostile.clone().next())?;
-    Some((node, NiId(rail.min(plan.rails - 1).into()), its.is_some() && number % 2 == 1))
+    Some((node, NiId(rail.min(plan.rails - 1).into()), its.is_some() && is_inhabited(number)))
 }
 
 /// A name.
@@ -85,7 +87,9 @@ impl Stranger {
         let mut all = Vec::new();
         let hostile = (0..plan.shards.len()).filter_map(|node| Some((node, plan.hostility(node)?)));
         for (node, hostility) in hostile.filter(|(_, hostility)| hostility.has_names()) {
-            for (rail, number) in (0..plan.rails).flat_map(|rail| (0..NAMES).map(move |name| (rail, name))) {
+            for (rail, number) in
+                (0..plan.rails).flat_map(|rail| (0..plan.names).map(move |name| (rail, name)))
+            {
                 let own_net = nid(plan, node, rail).net();
                 // Nets that its target is not on are for liars.
                 let is_foreign = hostility == Hostility::Lies && plan.net == NetKind::Tcp && number % 8 == 7;
@@ -111,6 +115,18 @@ impl Stranger {
 
     pub(super) const fn nid(&self) -> Nid {
         self.nid
+    }
+
+    /// Whether it has dialled this end of a stream.
+    pub(super) fn has_dialled(&self, end: EndId) -> bool {
+        self.end == Some(end)
+    }
+
+    /// The address that its streams come from, if that is its own.
+    pub(super) fn own_address(&self) -> Option<IpAddr> {
+        let address = self.nid.ip()?;
+        let IpAddr::V4(octets) = address else { return None };
+        is_inhabited(octets.octets()[3]).then_some(address)
     }
 
     /// A question of the name, or the beginning of a message.
@@ -155,7 +171,7 @@ impl Stranger {
                 let friends =
                     (0..plan.friends()).flat_map(|node| (0..plan.rails).map(move |rail| (node, rail)));
                 nids.extend(friends.map(|(node, rail)| nid(plan, node, rail)));
-                let number = random.below(NAMES.into()) as u8;
+                let number = random.below(plan.names.into()) as u8;
                 nids.extend(Nid::new_ip(net, address(self.node, self.rail, number)));
             }
             // A name that one of the friends has alone.
@@ -219,7 +235,7 @@ impl World {
     /// The names begin.
     pub(super) fn wake_strangers(&mut self) {
         for number in 0..self.strangers.len() as u32 {
-            let at = self.now + self.random.bits() % PAUSE_NS;
+            let at = self.now + self.random.bits() % self.plan.pause_ns;
             self.at(at, Happening::Speak(number));
         }
     }
@@ -248,7 +264,7 @@ impl World {
             NetKind::Tcp => self.speak_by_stream(number as usize),
         }
         self.counts.add(Fault::Spoken);
-        let at = self.now + 1 + self.random.bits() % PAUSE_NS;
+        let at = self.now + 1 + self.random.bits() % self.plan.pause_ns;
         self.at(at, Happening::Speak(number));
     }
 

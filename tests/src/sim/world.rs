@@ -13,7 +13,7 @@ use super::fabric::Fabric;
 use super::lane::{Lane, Surroundings};
 use super::ledger::Ledger;
 use super::node::{self, Identity, Node, PORTALS_USED, draw_keys};
-use super::plan::{FRIENDLY_NS, MESSAGE_NS, MS, Plan, TRANSACTION_NS, happens};
+use super::plan::{FRIENDLY_NS, MS, Plan, happens};
 use super::pool::Pool;
 use super::report::{Counts, Fault};
 use super::services::Services;
@@ -23,8 +23,6 @@ use super::trace::Trace;
 use super::{Bug, Bugs, NetKind, Options, Outcome};
 use crate::bpf::random::Random;
 
-/// Once faults have stopped, all operations end within this time.
-pub(super) const BOUND_NS: u64 = 2 * (TRANSACTION_NS + 2 * MESSAGE_NS) + 16_000 * MS;
 /// Steps of a run that never comes to rest.
 const STEPS_MAX: u64 = 5_000_000;
 /// Messages between shards of a node that wait, at most.
