@@ -11,9 +11,8 @@ use lnet_wire::Nid;
 use crate::collections::{Chain, Keyed, Link, List, NONE, Seed, Table, linked, nid_words, slot_bytes};
 use crate::credit::Credits;
 use crate::lnd::NiId;
-use crate::message::{Queued, Standing};
+use crate::message::{Queued, Standing, Turn};
 use crate::stats::NiCounters;
-use crate::turns::Turn;
 
 pub(crate) struct PeerNi {
     pub(crate) nid: Nid,

@@ -19,42 +19,8 @@
 
 use crate::credit::Pool;
 use crate::lnd::NiId;
-use crate::message::{Expired, Message, MessageQueue, Messages, PeerCredited, Standing};
+use crate::message::{Expired, Message, MessageQueue, Messages, PeerCredited, Turn};
 use crate::peer::Peers;
-
-/// Peers that have their turns together, the best first.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Turn {
-    /// Peers of the best standing none of whose messages has a credit.
-    First,
-    Prompt,
-    Unknown,
-    Silent,
-}
-
-impl Turn {
-    /// All of them, the best first.
-    pub(crate) const ALL: [Self; 4] = [Self::First, Self::Prompt, Self::Unknown, Self::Silent];
-
-    /// The turn of a peer of this standing whose messages have so many credits of NIs.
-    #[inline]
-    pub(crate) const fn of(standing: Standing, credit_count: u32) -> Self {
-        match standing {
-            Standing::Prompt if credit_count == 0 => Self::First,
-            Standing::Prompt => Self::Prompt,
-            Standing::Unknown => Self::Unknown,
-            Standing::Silent => Self::Silent,
-        }
-    }
-
-    /// The worst turn of peers that are not worse.
-    const fn worst(self) -> Self {
-        match self {
-            Self::First => Self::Prompt,
-            other => other,
-        }
-    }
-}
 
 /// Credits of which one goes to peers of a worse turn.
 const TURNS: u8 = 4;

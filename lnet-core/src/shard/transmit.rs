@@ -25,12 +25,11 @@ use crate::health::HealthStatus;
 use crate::lnd::{Cause, Full, Lent, NiId, PathReport, PeerSlot, Status, Transmit, TxId};
 use crate::md::{Ending, MdOptions};
 use crate::message::{
-    Credited, Done, Expired, Message, MessageState, PeerCredited, Purpose, Queued, Stage, Standing,
+    Credited, Done, Expired, Message, MessageState, PeerCredited, Purpose, Queued, Stage, Standing, Turn,
 };
 use crate::peer::PeerNi;
 use crate::time::Instant;
 use crate::topology::NiStatus;
-use crate::turns::Turn;
 
 /// How often it is looked who has had a credit for long, while others wait.
 const LOOK_INTERVAL: Duration = Duration::from_millis(250);

@@ -15,11 +15,10 @@ use super::{Choice, Shard, ShardNi};
 use crate::credit::share;
 use crate::handle::ShardId;
 use crate::lnd::{Cause, NiId, Status, Transmit};
-use crate::message::{Credited, Message, MessageQueue, MessageState, PeerCredited, Stage};
+use crate::message::{Credited, Message, MessageQueue, MessageState, PeerCredited, Stage, Turn};
 use crate::stats::DropReason;
 use crate::time::Instant;
 use crate::topology::{NiStatus, Topology};
-use crate::turns::Turn;
 
 /// What a shard says of the snapshot that it has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
