@@ -74,8 +74,8 @@ pub(crate) struct Options {
     /// What the choice of a path costs, by the number of NIs at either end
     #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging", "rails", "size", "mtu", "out"])]
     paths: bool,
-    /// What nodes with the reactor epoll cost beside nodes with io_uring: Puts and Gets of 64 bytes, 4 KiB and
-    /// 1 MiB, over sockets, or with --net tcp over streams
+    /// What nodes with the reactor epoll cost beside nodes with io_uring: Puts and Gets of 64 bytes, 4 KiB
+    /// and 1 MiB, over sockets, or with --net tcp over streams
     #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging", "rails", "paths", "size"])]
     reactors: bool,
     /// Payload bytes of each message [default: 64, with --bulk 1048576, with --rails 4096]

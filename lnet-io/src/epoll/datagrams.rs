@@ -17,14 +17,14 @@ const CALLS_MAX: usize = 8;
 
 /// Bytes in front of a datagram in its buffer, besides those that tell what else there is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Head {
+pub(crate) struct HeadRoom {
     /// Room for the address that it came from.
     pub(crate) name_bytes: usize,
     /// Room for control data.
     pub(crate) control_bytes: usize,
 }
 
-impl Head {
+impl HeadRoom {
     /// All of it.
     pub(crate) const fn bytes(self) -> usize {
         size_of::<[u32; 4]>() + self.name_bytes + self.control_bytes
@@ -156,7 +156,7 @@ impl Datagrams {
     pub(crate) fn receive<S: Supply>(
         &mut self,
         socket: BorrowedFd<'_>,
-        head: Head,
+        head: HeadRoom,
         supply: &mut S,
         mut filled: impl FnMut(&mut S, u16, u32),
     ) -> Result<()> {
@@ -194,7 +194,7 @@ impl Datagrams {
     }
 
     /// Describes the next buffers; how many.
-    fn prepare(&mut self, head: Head, supply: &impl Supply) -> usize {
+    fn prepare(&mut self, head: HeadRoom, supply: &impl Supply) -> usize {
         self.headers.clear();
         self.pieces.clear();
         let head_bytes = head.bytes();

@@ -18,7 +18,7 @@ mod datagrams;
 mod poller;
 mod streams;
 
-pub(crate) use datagrams::{Datagrams, Head, Outbox};
+pub(crate) use datagrams::{Datagrams, HeadRoom, Outbox};
 pub(crate) use poller::Poller;
 pub(crate) use streams::{Completion, Operations, StreamRequest};
 

@@ -47,7 +47,7 @@ use rustix::io::Errno;
 use super::Reactor;
 use super::buffers::{Buffer, Buffers, GROUP};
 use super::waiter::{WaitError, is_passing, system};
-use crate::epoll::Head;
+use crate::epoll::HeadRoom;
 use kernel::{Run, is_pause, make_ring, read_run};
 use readiness::Readiness;
 use send::Sends;
@@ -59,7 +59,7 @@ pub use types::{EndpointConfig, Refusal};
 
 /// Room for an address, and for the length of a run's datagrams (`struct cmsghdr` and an `int`), behind
 /// `struct io_uring_recvmsg_out`.
-const HEAD: Head = Head {
+const HEAD: HeadRoom = HeadRoom {
     name_bytes: size_of::<libc::sockaddr_in6>(),
     control_bytes: (size_of::<libc::cmsghdr>() + size_of::<i32>()).next_multiple_of(size_of::<usize>()),
 };
@@ -449,7 +449,7 @@ impl Endpoint {
     #[cold]
     fn end_runs(&mut self) {
         self.makes_runs = false;
-        let outcome = self.socket.leave_out_checksums();
+        let outcome = self.socket.omit_checksums();
         tracing::debug!(?outcome, "the kernel refuses runs of datagrams (UDP_SEGMENT): each goes alone");
     }
 

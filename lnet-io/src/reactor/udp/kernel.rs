@@ -18,7 +18,7 @@ pub(super) struct Run {
     pub(super) from_port: u16,
     /// All bytes.
     pub(super) bytes: u32,
-    /// Those of each datagram but the last; 0 if there are no bytes at all.
+    /// Bytes of each datagram but the last; 0 if there are no bytes at all.
     pub(super) each_bytes: u32,
 }
 

@@ -56,7 +56,7 @@ pub(super) struct Sends {
     /// Where the datagrams of a run lie, by the slot that leads it.
     pieces: Slots,
     free: Vec<u16>,
-    /// Those that were filled and are in no run yet.
+    /// Slots that were filled and are in no run yet.
     waiting: VecDeque<u16>,
     makes_runs: bool,
 }
@@ -190,13 +190,13 @@ impl Sends {
                 break;
             }
             if count == 1 {
-                // SAFETY: the place is the leader's first, of as many as a run has datagrams.
+                // SAFETY: the position is the leader's first, of as many as a run has datagrams.
                 unsafe { pieces.write(first) };
             }
-            // SAFETY: the count is below that of the places.
-            let place = unsafe { pieces.add(count) };
-            // SAFETY: the places belong to a run that the kernel does not have yet.
-            unsafe { place.write(piece) };
+            // SAFETY: the count is below that of the positions.
+            let position = unsafe { pieces.add(count) };
+            // SAFETY: the position belongs to a run that the kernel does not have yet.
+            unsafe { position.write(piece) };
             table[usize::from(last)].next = next;
             waiting.pop_front();
             (count, bytes, last) = (count + 1, bytes + length, next);

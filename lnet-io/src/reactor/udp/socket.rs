@@ -100,7 +100,7 @@ impl UdpSocket {
 
     /// Has the kernel compute no checksums, which a zero stands for over IPv4 (RFC 768): our frames have
     /// their own. Runs need those of UDP, as a rule of the device.
-    pub(super) fn leave_out_checksums(&self) -> Result<(), Errno> {
+    pub(super) fn omit_checksums(&self) -> Result<(), Errno> {
         match self.address {
             SocketAddr::V4(_) => set_option::<c_int>(&self.fd, libc::SOL_SOCKET, SO_NO_CHECK, &1),
             SocketAddr::V6(_) => Ok(()),

@@ -7,8 +7,8 @@
 //! what is said to that node.
 //!
 //! Tokens are keyed by the portals' policies: numbers of frames that other policies steered mean nothing to
-//! their new shard. They name whether checksums were wanted and runs were taken, so an NI of which something else
-//! is true from now on is asked anew.
+//! their new shard. They name whether checksums were wanted and runs were taken, so an NI of which something
+//! else is true from now on is asked anew.
 
 use core::hash::Hasher;
 
