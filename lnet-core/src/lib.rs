@@ -26,6 +26,7 @@ pub mod node;
 mod peer;
 pub mod portal;
 pub mod shard;
+mod standing;
 pub mod stats;
 pub mod time;
 pub mod topology;

@@ -11,7 +11,8 @@ use lnet_wire::Nid;
 use crate::collections::{Chain, Keyed, Link, List, NONE, Seed, Table, linked, nid_words, slot_bytes};
 use crate::credit::Credits;
 use crate::lnd::NiId;
-use crate::message::{Queued, Standing, Turn};
+use crate::message::Queued;
+use crate::standing::{Standing, Turn};
 use crate::stats::NiCounters;
 
 pub(crate) struct PeerNi {

@@ -19,8 +19,9 @@
 
 use crate::credit::Pool;
 use crate::lnd::NiId;
-use crate::message::{Expired, Message, MessageQueue, Messages, PeerCredited, Turn};
+use crate::message::{Expired, Message, MessageQueue, Messages, PeerCredited};
 use crate::peer::Peers;
+use crate::standing::Turn;
 
 /// Credits of which one goes to peers of a worse turn.
 const TURNS: u8 = 4;

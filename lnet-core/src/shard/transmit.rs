@@ -24,10 +24,9 @@ use crate::fault::Faults;
 use crate::health::HealthStatus;
 use crate::lnd::{Cause, Full, Lent, NiId, PathReport, PeerSlot, Status, Transmit, TxId};
 use crate::md::{Ending, MdOptions};
-use crate::message::{
-    Credited, Done, Expired, Message, MessageState, PeerCredited, Purpose, Queued, Stage, Standing, Turn,
-};
+use crate::message::{Credited, Done, Expired, Message, MessageState, PeerCredited, Purpose, Queued, Stage};
 use crate::peer::PeerNi;
+use crate::standing::{Standing, Turn};
 use crate::time::Instant;
 use crate::topology::NiStatus;
 

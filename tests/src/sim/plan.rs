@@ -403,7 +403,7 @@ impl Plan {
         }
     }
 
-    /// The first portal of the operations of nodes that are not hostile. Their messages are not to wait for an
+    /// The first portal of the operations of nodes that are not hostile. Their messages are to wait for no
     /// entry that does not come.
     pub(super) fn first_portal(&self) -> u32 {
         u32::from(!self.hostile.is_empty() && self.lazy != 0)
