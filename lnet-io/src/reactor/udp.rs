@@ -5,7 +5,7 @@
 //! in one system call. By readiness (`epoll`), the same buffers are filled and sent by
 //! `recvmmsg` and `sendmmsg`.
 //!
-//! Datagrams to one peer leave in *runs* ([`send`]), as far as the caller says that they may. What arrives
+//! Datagrams to one peer leave in *runs* (`send`), as far as the caller says that they may. What arrives
 //! comes in runs as well where the kernel has any (`UDP_GRO`), each in one buffer, out of which its datagrams
 //! are read.
 //!
