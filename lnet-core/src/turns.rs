@@ -39,6 +39,8 @@ pub(crate) struct NiCredits {
     turns: [MessageQueue<PeerCredited>; 4],
     /// Credits that others got while peers of a turn waited.
     skipped: [u8; 4],
+    /// Credits that the best got in a row while others waited.
+    in_row: u8,
     /// Credits that are taken, by the turn that the peers had then.
     taken: [u32; 4],
     #[cfg(feature = "sabotage")]
@@ -63,6 +65,7 @@ impl NiCredits {
             pool: Pool::new(total),
             turns: [const { MessageQueue::new() }; 4],
             skipped: [0; 4],
+            in_row: 0,
             taken: [0; 4],
             #[cfg(feature = "sabotage")]
             bug: None,
@@ -176,19 +179,26 @@ impl NiCredits {
         Some(message)
     }
 
-    /// The next turn.
+    /// The next turn: the best, and after three credits for those the one that has waited longest of the
+    /// others.
     fn next_turn(&mut self) -> Option<Turn> {
         let mut waiting = Turn::ALL.into_iter().filter(|it| !self.turns[*it as usize].is_empty());
         let best = waiting.next()?;
-        let (mut next, skipped) = (best, &mut self.skipped);
+        let (skipped, mut longest) = (&mut self.skipped, None);
         for worse in waiting {
-            skipped[worse as usize] += 1;
-            if next == best && skipped[worse as usize] >= TURNS {
-                next = worse;
+            let of_worse = &mut skipped[worse as usize];
+            *of_worse = of_worse.saturating_add(1);
+            if longest.is_none_or(|(_, most)| most < *of_worse) {
+                longest = Some((worse, *of_worse));
             }
         }
-        skipped[next as usize] = 0;
-        Some(next)
+        let Some((longest, _)) = longest else { return Some(best) };
+        self.in_row += 1;
+        if self.in_row < TURNS {
+            return Some(best);
+        }
+        (self.in_row, skipped[longest as usize]) = (0, 0);
+        Some(longest)
     }
 
     /// Takes out the first message that has a turn; the next one for its peer waits for the next round.

@@ -121,7 +121,13 @@ fn try_io_uring() -> Result<(), String> {
         return if is_lacking(&error) { Err(error.to_string()) } else { Ok(()) };
     }
     let reactor = Reactor::IoUring;
-    let sizes = EndpointConfig { receive_buffers: 1, send_buffers: 1, datagram_max_bytes: 1, reactor };
+    let sizes = EndpointConfig {
+        receive_buffers: 1,
+        send_buffers: 1,
+        datagram_max_bytes: 1,
+        receives_runs: false,
+        reactor,
+    };
     let socket = UdpSocket::bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0)), None);
     match socket.and_then(|socket| Endpoint::new(socket, &sizes)) {
         Err(error @ UdpError::Unsupported { .. }) => return Err(error.to_string()),

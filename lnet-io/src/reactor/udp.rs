@@ -97,6 +97,10 @@ enum Receiving {
     Failed,
 }
 
+/// Datagrams of a run that is taken, at most: no kernel makes longer ones (include/linux/udp.h:
+/// `UDP_MAX_SEGMENTS`). A guest may hand its host a packet that is cut into single bytes.
+const RUN_DATAGRAMS_MAX: usize = 128;
+
 /// A completed receive, of which the bytes below `at` were taken.
 struct Filled {
     buffer: Buffer,
@@ -120,7 +124,9 @@ impl Arrivals {
         // The kernel says no more than it has written.
         let written = &buffers.bytes_mut(&mut buffer)[..length as usize];
         let run = read_run(written, request);
-        match run.filter(|run| run.longest_bytes() <= self.datagram_max_bytes) {
+        let is_taken =
+            |run: &Run| run.longest_bytes() <= self.datagram_max_bytes && run.count() <= RUN_DATAGRAMS_MAX;
+        match run.filter(is_taken) {
             Some(run) => {
                 self.count += run.count();
                 self.filled.push_back(Filled { buffer, run, at: 0 });
@@ -191,7 +197,8 @@ impl Endpoint {
     /// # Errors
     /// [`UdpError`] when io_uring is not permitted or lacks what is needed, or there is no memory.
     pub fn new(socket: UdpSocket, config: &EndpointConfig) -> Result<Self, UdpError> {
-        let EndpointConfig { receive_buffers, send_buffers, datagram_max_bytes, reactor } = *config;
+        let EndpointConfig { receive_buffers, send_buffers, datagram_max_bytes, receives_runs, reactor } =
+            *config;
         let fits = receive_buffers.is_power_of_two()
             && (1..=1 << 15).contains(&send_buffers)
             && (1..=u32::from(u16::MAX)).contains(&datagram_max_bytes);
@@ -203,12 +210,13 @@ impl Endpoint {
             Reactor::Epoll => UdpReactor::Readiness(Readiness::new(send_buffers)?),
         };
         let memory = |source| WaitError::System { operation: "mmap", source };
-        let longest_bytes = match socket.receive_runs() {
-            Ok(()) => RUN_BYTES_MAX,
-            Err(errno) => {
+        let longest_bytes = match receives_runs.then(|| socket.receive_runs()) {
+            Some(Ok(())) => RUN_BYTES_MAX,
+            Some(Err(errno)) => {
                 tracing::debug!(%errno, "UDP_GRO");
                 datagram_max_bytes as usize
             }
+            None => datagram_max_bytes as usize,
         };
         let slot_bytes = (HEAD_BYTES + longest_bytes).next_multiple_of(64);
         let buffers = Buffers::new(receive_buffers, slot_bytes).map_err(memory)?;
@@ -450,7 +458,7 @@ impl Endpoint {
     fn end_runs(&mut self) {
         self.makes_runs = false;
         let outcome = self.socket.omit_checksums();
-        tracing::debug!(?outcome, "the kernel refuses runs of datagrams (UDP_SEGMENT): each goes alone");
+        tracing::info!(?outcome, "the kernel refuses runs of datagrams (UDP_SEGMENT): each goes alone");
     }
 
     /// Sees to it that this thread is the one whose receive is under way.

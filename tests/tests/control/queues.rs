@@ -233,9 +233,8 @@ fn queues_that_stay_empty_while_one_is_busy_are_told_once() {
     assert!(channels(two.netns.a(), "tx 4"));
     wait_until("the other queues have frames", 2 * PATIENCE, || {
         NETS.iter().for_each(|net| load(net, 500));
-        !two.b.good("net show").contains("idle queues")
+        !two.b.good("net show").contains("idle queues") && by_queue(&two.b).iter().all(|frames| *frames > 0)
     });
-    assert!(by_queue(&two.b)[1..].iter().any(|frames| *frames > 0));
     let log = two.b.stop();
     assert_eq!(log.lines().filter(|line| line.contains("WARN") && line.contains(told)).count(), 1, "{log}");
 }

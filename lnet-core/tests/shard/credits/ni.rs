@@ -28,6 +28,8 @@ pub(super) struct ModelNi {
     /// Peers whose messages wait, by their turns.
     pub(super) turns: [VecDeque<u8>; TURNS],
     pub(super) skipped: [u32; TURNS],
+    /// Credits that the best had in a row while others waited.
+    pub(super) in_row: u32,
     /// When credits are passed on, while messages wait.
     pub(super) look_at: Instant,
     /// Messages whose deadlines are watched.
@@ -64,7 +66,15 @@ impl ModelNi {
         }
         let (&best, worse) = waiting.split_first()?;
         worse.iter().for_each(|turn| self.skipped[*turn] += 1);
-        let next = worse.iter().copied().find(|turn| self.skipped[*turn] >= 4).unwrap_or(best);
+        if worse.is_empty() {
+            return Some(best);
+        }
+        self.in_row += 1;
+        if self.in_row < 4 {
+            return Some(best);
+        }
+        self.in_row = 0;
+        let next = *worse.iter().rev().max_by_key(|turn| self.skipped[**turn])?;
         self.skipped[next] = 0;
         Some(next)
     }

@@ -250,3 +250,36 @@ impl Sends {
         leader.is_proof = matches!(errno, Errno::IO | Errno::INVAL | Errno::OPNOTSUPP);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TO: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9);
+
+    /// Begins four datagrams that leave in one run, and has the kernel refuse that. They leave alone then,
+    /// and the first of them ends as is said. Whether runs are made afterwards.
+    fn makes_runs_after(refusal: Errno, first: Option<Errno>) -> bool {
+        let mut sends = Sends::new(8, 100).unwrap();
+        (0..4).for_each(|_| sends.begin(TO, Some(1), |_| 50));
+        let leader = sends.next_run().unwrap();
+        assert!(!sends.is_waiting(), "one run has all");
+        sends.end(leader, Some(refusal), |told| panic!("{told:?}"));
+        let mut told = 0;
+        for outcome in [first, None, None, None] {
+            let alone = sends.next_run().unwrap();
+            sends.end(alone, outcome, |_| told += 1);
+        }
+        assert_eq!((sends.under_way(), told), (0, usize::from(first.is_some())));
+        sends.makes_runs()
+    }
+
+    #[test]
+    fn a_refused_run_is_proof_where_its_first_datagram_is_taken() {
+        for device in [Errno::IO, Errno::INVAL, Errno::OPNOTSUPP] {
+            assert!(!makes_runs_after(device, None), "{device}");
+            assert!(makes_runs_after(device, Some(Errno::MSGSIZE)), "{device}: the datagram was too long");
+        }
+        assert!(makes_runs_after(Errno::ACCESS, None), "a filter's word is none about runs");
+    }
+}

@@ -32,7 +32,13 @@ over_both! {
 
 fn config() -> EndpointConfig {
     let reactor = testing::reactor();
-    EndpointConfig { receive_buffers: 16, send_buffers: 8, datagram_max_bytes: 2000, reactor }
+    EndpointConfig {
+        receive_buffers: 16,
+        send_buffers: 8,
+        datagram_max_bytes: 2000,
+        receives_runs: true,
+        reactor,
+    }
 }
 
 fn socket(ip: IpAddr) -> UdpSocket {

@@ -16,6 +16,10 @@ pub struct EndpointConfig {
     pub send_buffers: u16,
     /// Bytes of the longest datagram, at most 65535: longer ones are not sent, and dropped when they arrive.
     pub datagram_max_bytes: u32,
+    /// Whether what arrives may lie in runs (udp(7): `UDP_GRO`). The kernel makes a run of what comes from
+    /// one peer, and gives it to one socket: several that share a port by what is in a datagram must not ask
+    /// for it.
+    pub receives_runs: bool,
     /// How datagrams are exchanged.
     pub reactor: Reactor,
 }

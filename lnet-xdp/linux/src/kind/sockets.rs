@@ -59,7 +59,7 @@ impl XdpKind {
         let longest = port.datagram_max_bytes(buffer_bytes);
         let serving = plan.serving;
         let receive_bytes = receive_bytes(&sockets, serving.sharers_max(host.shard_count() as u8), longest);
-        let sizes = endpoint_config(&self.config, longest, host.reactor);
+        let sizes = endpoint_config(&self.config, longest, serving.count() == 1, host.reactor);
         let fresh = self.fresh(host)?;
         let ports = sockets.into_iter().zip((0..).map(ShardId)).map(|(socket, shard)| {
             let receive_buffers = if serving.has(shard) { sizes.receive_buffers } else { 1 };
@@ -104,11 +104,18 @@ fn receive_bytes(sockets: &[UdpSocket], sharers: u32, datagram_max_bytes: u32) -
 }
 
 /// Sizes of an endpoint: as many buffers as the rings would have entries, in the memory that the rings of one
-/// queue would have. Each buffer to receive into has room for a run of datagrams.
-fn endpoint_config(config: &XdpConfig, datagram_max_bytes: u32, reactor: Reactor) -> EndpointConfig {
+/// queue would have. Where datagrams arrive in runs, each buffer to receive into has room for one. They do
+/// where one shard serves the NI: a run comes to one socket, and its datagrams may be for several shards.
+fn endpoint_config(
+    config: &XdpConfig,
+    datagram_max_bytes: u32,
+    receives_runs: bool,
+    reactor: Reactor,
+) -> EndpointConfig {
     let room_bytes = u64::from(config.rings.fill) * 4096;
-    let count = (room_bytes / RUN_BYTES_MAX).clamp(8, RECEIVE_BUFFERS_MAX.into()) as u32;
+    let buffer_bytes = if receives_runs { RUN_BYTES_MAX } else { datagram_max_bytes.into() };
+    let count = (room_bytes / buffer_bytes).clamp(8, RECEIVE_BUFFERS_MAX.into()) as u32;
     let receive_buffers = 1 << count.min(config.rings.rx.max(8)).ilog2();
     let send_buffers = config.rings.tx.min(SEND_BUFFERS_MAX) as u16;
-    EndpointConfig { receive_buffers, send_buffers, datagram_max_bytes, reactor }
+    EndpointConfig { receive_buffers, send_buffers, datagram_max_bytes, receives_runs, reactor }
 }

@@ -165,7 +165,8 @@ impl Paths {
     pub(crate) fn note_silence(&mut self, now: Instant, slot: u32) {
         self.silent_until = now + SILENCE;
         let path = &mut self.table[slot];
-        if now >= path.silent_until {
+        // Probes come as far apart as a path is avoided.
+        if path.silent_until == Instant(0) || now >= path.silent_until + SILENCE {
             path.silent_since = now;
         }
         (path.silent_until, path.is_told_silent) = (now + SILENCE, true);

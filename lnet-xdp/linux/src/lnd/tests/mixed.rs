@@ -50,6 +50,7 @@ fn add_socket(node: &mut Node, udp_port: u16) -> u16 {
         receive_buffers: 64,
         send_buffers: 16,
         datagram_max_bytes: DATAGRAM_BYTES_MAX,
+        receives_runs: true,
         reactor: Reactor::default(),
     };
     let endpoint = Box::new(Endpoint::new(socket, &sizes).unwrap());

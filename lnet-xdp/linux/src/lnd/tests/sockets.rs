@@ -144,6 +144,7 @@ impl Node {
             receive_buffers: 64,
             send_buffers: 16,
             datagram_max_bytes: DATAGRAM_BYTES_MAX,
+            receives_runs: true,
             reactor,
         };
         let endpoints = [first, second].map(|socket| Endpoint::new(socket, &sizes).unwrap());
