@@ -3,6 +3,7 @@
 use core::time::Duration;
 
 use lnet_core::collections::NONE;
+use lnet_core::errno;
 use lnet_core::lnd::{Cause, Full, NiId, Path, RxId, Span, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::{Instant, earliest};
 use lnet_wire::frame::{Handshake, Kind};
@@ -512,7 +513,8 @@ impl Xfer {
     }
 
     /// A host says that it has no node. Messages that wait for the first session there end. Where a shard
-    /// has met a peer, pings end alone. Where a node may still be starting, nothing happens.
+    /// has met a peer, pings end alone, and where the host was reached. Where a node may still be starting,
+    /// nothing happens.
     pub fn refused(&mut self, now: Instant, (ni, nid): Address, cause: Cause, up: &mut impl Uplink) {
         self.sessions.local.now = now;
         self.sending.catch_up(&mut SendContext { sessions: &mut self.sessions, up });
@@ -521,8 +523,11 @@ impl Xfer {
         let call = &mut SendContext { sessions: &mut self.sessions, up };
         match refusable {
             Some(Refusable::Waiting) => self.sending.fail_waiting(path, cause, call),
-            Some(Refusable::Pings) => self.sending.fail_pings(path, cause, call),
-            None => {}
+            // A host that is not reached at present says nothing of its node.
+            Some(Refusable::Pings) if cause == Cause::System(errno::ECONNREFUSED) => {
+                self.sending.fail_pings(path, cause, call);
+            }
+            Some(Refusable::Pings) | None => {}
         }
     }
 

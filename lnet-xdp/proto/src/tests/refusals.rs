@@ -133,6 +133,24 @@ fn a_host_whose_node_was_met_ends_pings_alone() {
     }
 }
 
+/// A host that is not reached, as behind a link that is down, says nothing of its node: pings wait for it.
+#[test]
+fn a_host_that_is_not_reached_ends_nothing_where_its_node_was_met() {
+    let mut network = patient_network(1);
+    put(&mut network, 0, 10);
+    network.run(SECOND);
+    network.dead = vec![0];
+    ping(&mut network, 1);
+    let ended = network.nodes[0].sent();
+    for _ in 0..60 {
+        network.run(SECOND / 10);
+        let (now, nid) = (network.now, network.nodes[1].nids[0]);
+        let shard = &mut network.nodes[0].shards[0];
+        shard.xfer.refused(now, (NiId(0), nid), Cause::System(113), &mut shard.up);
+        assert_eq!(network.nodes[0].sent(), ended);
+    }
+}
+
 /// A ping goes on waiting where its peer answers by another path.
 #[test]
 fn a_host_that_answers_elsewhere_ends_no_ping() {
