@@ -215,6 +215,11 @@ impl XdpLnd {
                 let ends = (SocketAddr::new(received.from, received.from_port), local);
                 record(&mut self.tap, &socket.port, Direction::Received, ends, bytes);
             }
+            if bytes.is_empty() {
+                // A peer asks whether a daemon is here (`refusals`): the kernel does not say that none is.
+                socket.endpoint.give_back(received);
+                continue;
+            }
             let owner = self.common.owner(self.shard);
             let ingress = Ingress { ni, own: &socket.port.nid, from: &from, ends_crc: 0 };
             let outcome = take_bytes(

@@ -336,7 +336,7 @@ fn what_is_no_frame_is_counted_and_harms_nobody() {
         .encode(frame.first_chunk_mut().unwrap());
     let mut count = 0;
     for bytes in [[0x5A; LENGTH], frame] {
-        for length in (0..=LENGTH).step_by(8) {
+        for length in (8..=LENGTH).step_by(8) {
             stranger.send_to(&bytes[..length], far).unwrap();
             count += 1;
             let now = pair.now();
