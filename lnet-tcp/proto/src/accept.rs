@@ -219,7 +219,6 @@ impl Socklnd {
         if is_at_home {
             let ended = self.close_from_elsewhere(now, peer, up);
             (0..ended).for_each(|_| self.counters.add(SocklndEvent::Impostor));
-            self.close_doubted_from_elsewhere(now, &source.nid, up);
         }
         let known = &self.peers[peer];
         let is_new_life = known.incarnation.is_some_and(|incarnation| incarnation != source_incarnation)

@@ -1,5 +1,6 @@
 //! Connections, peers and NIs that end.
 
+use alloc::vec;
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -18,9 +19,9 @@ use super::{BrokenConnections, ConnId, Socklnd, SocklndEvent, StreamOrder, Timer
 const READ_AFTER: Duration = Duration::from_secs(1);
 
 /// How long connections are left open once another one with their peer was closed in order, to see whether
-/// they are reset. The system of a program that dies closes them one by one, which takes a busy one a while,
+/// they are reset. The system of a program that dies closes them one by one, which takes a busy one seconds,
 /// and resets those alone that have something unread.
-const DOUBT: Duration = Duration::from_secs(1);
+pub(super) const DOUBT: Duration = Duration::from_secs(5);
 
 /// The cause of the end of a connection, by its errno.
 const fn cause(error: Option<u8>) -> Cause {
@@ -115,7 +116,8 @@ impl Socklnd {
     /// moment. None leaves by them any more; those that arrive until then were sent before the peer ended,
     /// and are received as ever.
     fn doubt_siblings(&mut self, now: Instant, slot: u32) {
-        let known = &self.peers[self.connections[slot].peer];
+        let peer = self.connections[slot].peer;
+        let known = &self.peers[peer];
         let origin = known.origin();
         let mut quiet = self.slots(&known.connections);
         quiet.retain(|other| *other != slot && self.connections[*other].is_quiet());
@@ -124,7 +126,7 @@ impl Socklnd {
             self.detach(now, other);
             let connection = &mut self.connections[other];
             (connection.phase, connection.handshake_deadline) = (Phase::Doubted(origin), now + DOUBT);
-            self.doubted.push_back(&mut self.connections, other);
+            self.peers[peer].doubted.push_back(&mut self.connections, other);
             self.set_timer(Timer::Connection(other), now + DOUBT);
         }
     }
@@ -140,10 +142,8 @@ impl Socklnd {
         up: &mut impl Uplink,
     ) {
         let is_confirmed = error.is_some();
-        let mut its = self.slots(&self.doubted);
-        its.retain(|other| {
-            *other == slot || is_confirmed && self.connections[*other].phase == Phase::Doubted(origin)
-        });
+        let all = |peer: u32| self.slots(&self.peers[peer].doubted);
+        let its = self.peer_of(origin).filter(|_| is_confirmed).map_or_else(|| vec![slot], all);
         self.note_broken(slot, origin.path, error, is_confirmed, &its);
         if is_confirmed {
             up.lost(&origin.path, cause(error));
@@ -154,25 +154,27 @@ impl Socklnd {
         }
     }
 
-    /// Ends the connections of a peer that were left open.
-    pub(super) fn close_doubted(&mut self, now: Instant, origin: SockOrigin, up: &mut impl Uplink) {
-        for slot in self.slots(&self.doubted) {
-            if self.connections[slot].phase == Phase::Doubted(origin) {
+    /// Ends the connections of a peer that were left open, where their ends are such.
+    pub(super) fn close_doubted(
+        &mut self,
+        now: Instant,
+        peer: u32,
+        is_such: impl Fn(&Self, &Ends) -> bool,
+        up: &mut impl Uplink,
+    ) {
+        let mut next = self.peers[peer].doubted.first();
+        while next != NONE {
+            let slot = next;
+            next = List::<OfPeer>::next(&self.connections, slot);
+            if is_such(self, &self.connections[slot].ends) {
                 self.close(now, slot, up);
             }
         }
     }
 
-    /// Ends the connections that were left open and speak in the name of a NID from other addresses than its
-    /// own.
-    pub(super) fn close_doubted_from_elsewhere(&mut self, now: Instant, nid: &Nid, up: &mut impl Uplink) {
-        for slot in self.slots(&self.doubted) {
-            let Connection { phase, ends, .. } = self.connections[slot];
-            let is_named = matches!(phase, Phase::Doubted(origin) if origin.path.peer == *nid);
-            if is_named && !self.is_home(nid, &ends) {
-                self.close(now, slot, up);
-            }
-        }
+    /// The peer that a connection is of, or was.
+    fn peer_of(&self, SockOrigin { path, pid }: SockOrigin) -> Option<u32> {
+        self.known_peer(path.ni, &path.peer, pid)
     }
 
     /// More has arrived on a connection that wants [`Wants::Nothing`](super::Wants::Nothing) or
@@ -271,10 +273,19 @@ impl Socklnd {
         self.ready.discard(&mut self.connections, slot);
         self.resumed.discard(&mut self.connections, slot);
         self.clear_timer(Timer::Connection(slot));
-        if matches!(self.connections[slot].phase, Phase::Doubted(_)) {
-            self.doubted.remove(&mut self.connections, slot);
+        if let Phase::Doubted(origin) = self.connections[slot].phase {
+            self.part_doubted(now, slot, origin);
         }
         self.detach(now, slot);
+    }
+
+    /// Takes a connection that was left open off its peer. A peer without anything else is soon looked at.
+    fn part_doubted(&mut self, now: Instant, slot: u32, origin: SockOrigin) {
+        let Some(peer) = self.peer_of(origin) else { unreachable!("a peer is forgotten before it is idle") };
+        self.peers[peer].doubted.remove(&mut self.connections, slot);
+        if self.peers[peer].is_idle() {
+            self.set_timer(Timer::Peer(peer), now);
+        }
     }
 
     /// Takes a connection off its peer.
@@ -320,11 +331,13 @@ impl Socklnd {
             self.close_from_elsewhere(now, peer, up);
             self.settle(now, peer);
         }
-        self.close_doubted_from_elsewhere(now, nid, up);
     }
 
-    /// Ends the connections of a peer that come from other addresses than its own.
+    /// Ends the connections of a peer that come from other addresses than its own. How many of these were
+    /// established.
     pub(super) fn close_from_elsewhere(&mut self, now: Instant, peer: u32, up: &mut impl Uplink) -> u32 {
+        let nid = self.peers[peer].nid;
+        self.close_doubted(now, peer, |sock, ends| !sock.is_home(&nid, ends), up);
         let mut count = 0;
         while let Some(connection) = self.connection_from(peer, false) {
             count += 1;

@@ -233,7 +233,7 @@ impl Socklnd {
         self.reports.push_back((origin.path, PathReport::Answers { round_trip: None }));
         if is_new_life {
             self.restarts.push_back(origin.path.peer);
-            self.close_doubted(now, origin, up);
+            self.close_doubted(now, peer, |_, _| true, up);
         }
         self.counters.add(SocklndEvent::Established);
         self.clear_timer(Timer::Connection(slot));

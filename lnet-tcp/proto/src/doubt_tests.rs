@@ -2,6 +2,7 @@
 
 use alloc::format;
 
+use super::super::close::DOUBT;
 use super::*;
 
 /// A peer with three connections that was sent a message. Then it ends the first one in order; it may have
@@ -93,7 +94,7 @@ fn a_reset_that_follows_an_end_in_order_is_told() {
             }
             Then::Stays => {}
         }
-        node.sock.handle_timeout(start + 11 * SECOND / 10, &mut node.shard);
+        node.sock.handle_timeout(start + DOUBT + SECOND / 10, &mut node.shard);
         assert_eq!(node.sock.poll_broken(), None, "{what}");
         let is_reset = matches!(then, Then::IsReset);
         assert_eq!(
@@ -101,7 +102,7 @@ fn a_reset_that_follows_an_end_in_order_is_told() {
             (is_reset.into(), 2 * u64::from(is_reset))
         );
         assert_eq!(node.count(SocklndEvent::HandshakeTimeout), 0, "{what}");
-        node.close(start + 11 * SECOND / 10);
+        node.close(start + DOUBT + SECOND / 10);
         assert_eq!(
             node.sock.usage().connections,
             u32::from(node.sock.peers.used().any(|(_, peer)| peer.dialling.is_some())),
@@ -146,7 +147,7 @@ fn a_message_that_is_cut_in_doubt_ends_and_is_told() {
         let bytes = message_with(&node, LONG_BYTES, 7);
         assert!(node.take(now, second, &bytes[..300], 300).is_empty());
         if ends_late {
-            node.sock.handle_timeout(now + SECOND, &mut node.shard);
+            node.sock.handle_timeout(now + DOUBT, &mut node.shard);
         } else {
             node.sock.ended(now, second, errno, &mut node.shard);
         }
@@ -241,7 +242,7 @@ fn a_new_life_of_the_peer_ends_a_doubt() {
     node.sock.ended(now, same, None, &mut node.shard);
     let conn = played(&mut node, now, 1, 991, Hello { source_incarnation: 6, ..said });
     assert!(doubted.iter().all(|conn| node.has_closed(*conn)) && !node.has_closed(conn));
-    node.sock.handle_timeout(now + SECOND, &mut node.shard);
+    node.sock.handle_timeout(now + DOUBT, &mut node.shard);
     assert_eq!((node.count(SocklndEvent::Broken), node.count(SocklndEvent::HandshakeTimeout)), (0, 0));
 }
 
@@ -272,4 +273,18 @@ fn connections_from_elsewhere_that_are_left_open_end_like_others() {
         }
         assert!(node.has_closed(second), "comes home: {comes_home}");
     }
+}
+
+/// A peer is known while connections of it are left open, and forgotten as late as others after that.
+#[test]
+fn a_peer_whose_connections_have_ended_in_doubt_is_forgotten() {
+    let (mut node, now, doubted) = doubting(|_, _, _| {});
+    let timeout = SockTunables::DEFAULT.timeout;
+    node.sock.handle_timeout(now + DOUBT, &mut node.shard);
+    assert!(doubted.iter().all(|conn| node.has_closed(*conn)));
+    node.close(now + DOUBT);
+    node.sock.handle_timeout(now + DOUBT, &mut node.shard);
+    assert_eq!((node.sock.usage().connections, node.sock.peers.used_count()), (0, 1));
+    node.sock.handle_timeout(now + timeout, &mut node.shard);
+    assert_eq!(node.sock.peers.used_count(), 0);
 }

@@ -56,7 +56,7 @@ use lnet_core::time::{self, Instant};
 use lnet_wire::socklnd::{CHECKSUM_RANGE, Checksum, ConnectionType, Hello};
 use lnet_wire::{Nid, steer};
 
-use connection::{Connection, Item, OfPeer, Ready, Resumed};
+use connection::{Connection, Item, Ready, Resumed};
 use peer::{Idle, SockPeer};
 use shares::Shares;
 use shelf::{SHELVED_MAX, STOPPED_MAX, Shelved};
@@ -308,8 +308,6 @@ pub struct Socklnd {
     ready: List<Ready>,
     /// Connections whose bytes need wait no longer.
     resumed: List<Resumed>,
-    /// Connections that are left open without their peer, since they may be reset yet.
-    doubted: List<OfPeer>,
     /// Requests that wait for the name of their peer.
     shelved: Slab<Shelved>,
     /// Accepted connections whose handshake is under way, the oldest first.
@@ -348,7 +346,6 @@ impl Socklnd {
             items: Slab::new(messages),
             ready: List::new(),
             resumed: List::new(),
-            doubted: List::new(),
             shelved: Slab::new(SHELVED_MAX + STOPPED_MAX),
             handshakes: VecDeque::with_capacity(handshakes as usize + 1),
             actions: VecDeque::new(),

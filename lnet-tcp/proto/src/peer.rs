@@ -50,6 +50,8 @@ pub(super) struct SockPeer {
     pub(super) is_active: bool,
     /// All that are established.
     pub(super) connections: List<OfPeer>,
+    /// Connections that are established no more and left open, since they may be reset yet.
+    pub(super) doubted: List<OfPeer>,
     /// How many of these, by type.
     pub(super) counts: [u16; 4],
     /// The one that is being dialled.
@@ -88,6 +90,7 @@ impl SockPeer {
             pid,
             is_active: false,
             connections: List::new(),
+            doubted: List::new(),
             counts: [0; 4],
             dialling: None,
             version: None,
@@ -121,7 +124,10 @@ impl SockPeer {
 
     /// Whether nothing is under way with it.
     pub(super) const fn is_idle(&self) -> bool {
-        self.connections.is_empty() && self.dialling.is_none() && self.queue.is_empty()
+        self.connections.is_empty()
+            && self.doubted.is_empty()
+            && self.dialling.is_none()
+            && self.queue.is_empty()
     }
 
     /// Whether messages to it can leave.
