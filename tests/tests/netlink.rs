@@ -13,7 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lnet_io::netlink::{
-    ENTRIES_MAX, Interface, Mac, Neighbours, NetlinkError, Resolution, Unreachable, reserve_port,
+    ENTRIES_MAX, Interface, Mac, Neighbours, NetlinkError, Resolution, Unreachable, VlanTags, reserve_port,
 };
 use lnet_tests::netns::{self, NET_ADMIN, Namespace, Netns, SYS_ADMIN, Wiring, enter, require_privilege};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -453,4 +453,27 @@ fn a_reserved_port_belongs_to_nobody_else() {
             drop(reserve_port(ip(address), 988).unwrap());
         }
     });
+}
+
+/// A device that takes VLAN tags off leaves them in frames while it is asked to, and one that has left them
+/// before is not touched.
+#[test]
+fn vlan_tags_are_left_in_frames_for_a_while() {
+    let Some(lab) = Lab::new() else { return };
+    let set = |words: &str| {
+        let run = || Command::new("ethtool").args(words.split(' ')).output().unwrap();
+        let output = lab.inside(run);
+        assert!(output.status.success(), "ethtool {words}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let takes_off = || set("-k veth-a").contains("rx-vlan-offload: on");
+    let index = lab.interface("veth-a").unwrap().index;
+    for before in [true, false] {
+        set(&format!("-K veth-a rxvlan {}", if before { "on" } else { "off" }));
+        assert_eq!(takes_off(), before);
+        let tags = lab.inside(|| VlanTags::keep(index).unwrap());
+        assert!(!tags.are_lost() && !takes_off());
+        lab.inside(move || drop(tags));
+        assert_eq!(takes_off(), before);
+    }
 }

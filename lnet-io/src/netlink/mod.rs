@@ -3,11 +3,13 @@
 //! Everything here sees the network namespace of the thread that calls: netlink answers for it, while sysfs
 //! answers for the namespace it was mounted in.
 
+mod generic;
 mod interface;
 mod messages;
 mod neighbours;
 mod netdev;
 mod resolver;
+mod tags;
 
 use std::fmt;
 use std::io;
@@ -24,6 +26,7 @@ pub use interface::{
 };
 pub use neighbours::{ENTRIES_MAX, MacHook, Neighbours, QUEUE_MAX, Resolution, Unreachable, WakeHook};
 pub use netdev::{XdpFeatures, xdp_features};
+pub use tags::VlanTags;
 
 /// An Ethernet address, in the order of its bytes on the wire.
 pub type Mac = [u8; 6];

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use lnet_core::handle::ShardSet;
 use lnet_io::driver::Part;
 use lnet_io::kind::{Host, InterfaceError, NiRequest};
-use lnet_io::netlink::{Interface, Neighbours, Role, queues_now};
+use lnet_io::netlink::{Interface, Neighbours, Role, VlanTags, queues_now};
 use lnet_io::port;
 use lnet_io::xsk::{self, Census, Frame, RingSizes, Umem, UmemConfig};
 use lnet_model::lnd::{NiOption, ZeroCopy};
@@ -65,6 +65,8 @@ struct RingLink {
     state: Arc<LinkState>,
     /// The shards that have receive rings.
     serving: ShardSet,
+    /// VLAN tags stay in frames while there is an XDP program, so that it sees whose frames they are.
+    _tags: Option<VlanTags>,
     /// Outlives the program, so that its last lines are printed too.
     _log: Option<LogThread>,
 }
@@ -87,6 +89,24 @@ fn deal(owned: &mut [u32], queues: u32, serving: ShardSet) -> Vec<usize> {
         least
     };
     (0..queues).map(owner).collect()
+}
+
+/// Has a device leave VLAN tags in frames; says so where it does not.
+fn keep_tags(Interface { name, index, .. }: &Interface) -> Option<VlanTags> {
+    match VlanTags::keep(*index) {
+        Ok(tags) if tags.are_lost() => {
+            tracing::info!(
+                interface = name,
+                "the device takes VLAN tags off frames (rx-vlan-offload): those of a VLAN that it lets in are taken as well"
+            );
+            None
+        }
+        Ok(tags) => Some(tags),
+        Err(error) => {
+            tracing::warn!(interface = name, %error, "frames of other VLANs may be taken");
+            None
+        }
+    }
 }
 
 /// Queues of an interface that are dealt out.
@@ -195,6 +215,8 @@ impl XdpKind {
         let mut program = self.load_program(host, plan.port)?;
         let neighbours = host.follow(&plan.interface, true)?;
         let reserved = port::reserve(plan.port.udp_address())?;
+        // First: some drivers reset the link for that, as they do for an XDP program.
+        let tags = keep_tags(&plan.interface);
         let fresh = self.fresh(host)?;
         let (mut fresh_net, frames) = match self.rings() {
             Some(_) => (None, None),
@@ -291,6 +313,7 @@ impl XdpKind {
             owners,
             state: Arc::clone(&state),
             serving,
+            _tags: tags,
             _log: log,
         };
         let (xdp, parts) = self.keep(fresh, ports);

@@ -1,0 +1,154 @@
+//! VLAN tags of the frames that XDP programs see: a device that takes them off does so before, and frames of
+//! all VLANs look untagged (Documentation/networking/ethtool-netlink.rst, `FEATURES_SET`).
+
+use std::io;
+
+use super::NetlinkError;
+use super::generic::{ask, attribute, attribute_of, family, number};
+
+/// The command of `ethtool` that sets features of a device (`ETHTOOL_MSG_FEATURES_SET`). Its answer has the
+/// features that were asked for and are otherwise, and those that are others now.
+const FEATURES_SET: u8 = 12;
+/// Attributes of a request and an answer: the device, the features that are wanted, and those in force.
+const HEADER: u16 = 1;
+const WANTED: u16 = 3;
+const ACTIVE: u16 = 4;
+/// Attributes of a device.
+const DEVICE_INDEX: u16 = 1;
+/// Attributes of features: the list, an entry of it, its name, and that it is on.
+const BITS: u16 = 3;
+const BIT: u16 = 1;
+const BIT_NAME: u16 = 2;
+const BIT_VALUE: u16 = 3;
+/// `NLA_F_NESTED`.
+const NESTED: u16 = 1 << 15;
+/// The kernel's name for what `ethtool -k` calls `rx-vlan-offload`.
+const TAKES_TAGS_OFF: &[u8] = b"rx-vlan-hw-parse\0";
+
+/// What became of the wish that a device leaves VLAN tags in frames.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum TagChange {
+    /// The device left them already, or knows of none.
+    None,
+    /// The device left none before.
+    Made,
+    /// The device goes on as before.
+    Refused,
+}
+
+/// A device leaves VLAN tags in the frames that it receives while this lives; after that it does as before.
+#[derive(Debug)]
+pub struct VlanTags {
+    interface_index: u32,
+    change: TagChange,
+}
+
+impl VlanTags {
+    /// Has a device of the calling thread's network namespace leave tags where they are.
+    ///
+    /// # Errors
+    /// [`NetlinkError::Kernel`] when the device is gone, or its driver fails.
+    pub fn keep(interface_index: u32) -> Result<Self, NetlinkError> {
+        let change = takes_off(interface_index, false)?;
+        Ok(Self { interface_index, change })
+    }
+
+    /// Whether the device takes tags off and cannot be told otherwise.
+    #[must_use]
+    pub fn are_lost(&self) -> bool {
+        self.change == TagChange::Refused
+    }
+}
+
+impl Drop for VlanTags {
+    fn drop(&mut self) {
+        // A device that has gone has nothing to be put back.
+        if self.change == TagChange::Made
+            && let Err(error) = takes_off(self.interface_index, true)
+        {
+            tracing::debug!(%error, interface_index = self.interface_index, "VLAN tags are left in frames");
+        }
+    }
+}
+
+/// Tells a device whether to take tags off.
+fn takes_off(interface_index: u32, takes_off: bool) -> Result<TagChange, NetlinkError> {
+    let failed = |source: io::Error| NetlinkError::Kernel { what: "set rx-vlan-offload", source };
+    let family = family("ethtool").map_err(|errno| failed(errno.into()))?;
+    // Kernels before 5.8 have no such command.
+    let Some(family) = family else { return Ok(TagChange::None) };
+    let nested = |kind: u16, value: &[u8]| attribute(NESTED | kind, value);
+    let mut bit = attribute(BIT_NAME, TAKES_TAGS_OFF);
+    if takes_off {
+        bit.extend(attribute(BIT_VALUE, &[]));
+    }
+    let asked = [
+        nested(HEADER, &attribute(DEVICE_INDEX, &interface_index.to_ne_bytes())),
+        nested(WANTED, &nested(BITS, &nested(BIT, &bit))),
+    ];
+    match ask(family, FEATURES_SET, &asked.concat()) {
+        Ok(answer) => Ok(change(&answer)),
+        Err(rustix::io::Errno::OPNOTSUPP) => Ok(TagChange::None),
+        Err(errno) => Err(failed(errno.into())),
+    }
+}
+
+/// Reads the answer to a wish.
+fn change(answer: &[u8]) -> TagChange {
+    let names =
+        |kind| attribute_of(answer, kind).and_then(|set| attribute_of(set, BITS)).is_some_and(has_name);
+    match (names(ACTIVE), names(WANTED)) {
+        (true, _) => TagChange::Made,
+        (false, true) => TagChange::Refused,
+        (false, false) => TagChange::None,
+    }
+}
+
+/// Whether the feature is one of a list.
+fn has_name(mut list: &[u8]) -> bool {
+    while let Some(bit) = attribute_of(list, BIT) {
+        if attribute_of(bit, BIT_NAME) == Some(TAKES_TAGS_OFF) {
+            return true;
+        }
+        let bytes = list.get(..2).and_then(number).unwrap_or_default() as usize;
+        let Some(rest) = list.get(bytes.next_multiple_of(4)..).filter(|_| bytes != 0) else { return false };
+        list = rest;
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::generic::tests::answered;
+    use super::*;
+
+    #[test]
+    fn answers_tell_what_has_changed() {
+        let bit = |name: &[u8]| attribute(BIT, &attribute(BIT_NAME, name));
+        let set = |kind, bits: &[u8]| attribute(NESTED | kind, &attribute(BITS, bits));
+        let other = bit(b"rx-gro\0");
+        let both = [other.clone(), bit(TAKES_TAGS_OFF)].concat();
+        let device = attribute(HEADER, &attribute(DEVICE_INDEX, &[1, 0, 0, 0]));
+        let read = |sets: &[Vec<u8>]| change(&answered(&[device.clone(), sets.concat()].concat()));
+        assert_eq!(read(&[set(WANTED, &[]), set(ACTIVE, &both)]), TagChange::Made);
+        assert_eq!(read(&[set(WANTED, &both), set(ACTIVE, &other)]), TagChange::Refused);
+        assert_eq!(read(&[set(WANTED, &other), set(ACTIVE, &other)]), TagChange::None);
+        assert_eq!(read(&[]), TagChange::None);
+        for length in 0..both.len() {
+            // Whatever is cut short is read to its end, and no further.
+            assert!(!has_name(&both[..length]), "{length}");
+        }
+    }
+
+    /// The feature is fixed on the loopback device, or absent.
+    #[test]
+    fn a_device_without_tags_is_left_alone() {
+        match VlanTags::keep(1) {
+            Ok(tags) => assert_ne!(tags.change, TagChange::Made),
+            Err(NetlinkError::Kernel { source, .. }) => {
+                assert_eq!(source.kind(), io::ErrorKind::PermissionDenied)
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
