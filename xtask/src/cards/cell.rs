@@ -1,5 +1,6 @@
 //! One cell: two daemons join a net, each pings the other, a load is verified, frames are accounted for.
 
+use std::collections::BTreeMap;
 use std::thread;
 
 use anyhow::{Context, Result, ensure};
@@ -7,12 +8,14 @@ use anyhow::{Context, Result, ensure};
 use super::image::Kernel;
 use super::machine::{Lans, Machine, Qemu};
 use super::outcomes::Seen;
-use super::table::{Boot, Cell, SPREAD};
+use super::table::{Boot, CHANGES, Cell, LIVES, SPREAD, TAGGED};
 
 /// Messages of the load, half of them Puts, half Gets.
 const MESSAGES: u32 = 400;
 /// Messages of a load by one of several nets.
 const NET_MESSAGES: u32 = 64;
+/// Frames of another VLAN.
+const TAGGED_FRAMES: u32 = 50;
 /// UDP ports of nets on one interface, which differ in many bits: with the source ports of four lanes they
 /// are flows enough that a card's hash leaves no queue out but once in some hundreds of times.
 const PORTS: [u16; 8] = [988, 1731, 2846, 4393, 8211, 16_900, 33_000, 20_477];
@@ -78,12 +81,15 @@ impl Pair {
             mode => ("xdp", mode),
         };
         match on_both(&mut self.machines, format!("cell add {net} {mode}")) {
-            Err(refusal) if cell.lacks_native() => Ok(Some(format!("{refusal:#}"))),
+            Err(refusal) if cell.is_to_be_refused() => Ok(Some(format!("{refusal:#}"))),
             added => {
                 added.context("net add")?;
                 self.exchange(cell)?;
-                if with == SPREAD {
-                    self.spread(boot.cpus)?;
+                match with {
+                    SPREAD => self.spread(boot.cpus)?,
+                    LIVES => self.lives()?,
+                    TAGGED => self.tagged()?,
+                    _ => {}
                 }
                 if cell.harm().is_some() {
                     for machine in &mut self.machines {
@@ -121,18 +127,54 @@ impl Pair {
         one.run(&format!("cell ping 10.97.0.2@{net}")).context("ping")?;
         two.run(&format!("cell ping 10.97.0.1@{net}")).context("ping")?;
         two.run("cell target").context("load")?;
-        if !cell.is_bond() {
-            one.run(&format!("cell load 10.97.0.2@{net} {MESSAGES}")).context("load")?;
-            return Ok(());
-        }
-        // Both ends lose a cable. The messages that are under way may take another way, and none ends.
-        let (loaded, cut) = thread::scope(|scope| {
-            let cuts = scope.spawn(|| two.run("cell cuts"));
-            let loaded = one.run(&format!("cell loads 10.97.0.2@{net} {MESSAGES}"));
-            (loaded, cuts.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        // Both ends lose a cable, and the messages that are under way may take another way; or the interfaces
+        // of both change. No message ends.
+        let step = match cell {
+            _ if cell.is_bond() => "cuts",
+            Cell { with: CHANGES, .. } => "changes",
+            _ => {
+                one.run(&format!("cell load 10.97.0.2@{net} {MESSAGES}")).context("load")?;
+                return Ok(());
+            }
+        };
+        let (loaded, changed) = thread::scope(|scope| {
+            let changes = scope.spawn(|| two.run(&format!("cell {step}")));
+            let loaded = one.run(&format!("cell loads {step} 10.97.0.2@{net} {MESSAGES}"));
+            (loaded, changes.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
-        cut.context("cutting slaves")?;
-        loaded.context("load while slaves are cut").map(drop)
+        changed.context(step)?;
+        loaded.with_context(|| format!("load during {step}")).map(drop)
+    }
+
+    /// Deletes the NI of the second machine under load, and adds it; kills its daemon under load, and starts
+    /// another one. Each time a load passes afterwards.
+    fn lives(&mut self) -> Result<()> {
+        let [one, two] = &mut self.machines;
+        let load = format!("cell load 10.97.0.2@xdp {MESSAGES}");
+        for step in ["renewed", "killed"] {
+            let (_, ended) = thread::scope(|scope| {
+                // What is under way when its target goes may fail.
+                let loaded = scope.spawn(|| one.run(&load));
+                let ended = two.run(&format!("cell {step}"));
+                (loaded.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), ended)
+            });
+            ended.context(step)?;
+            one.run("cell ping 10.97.0.2@xdp").with_context(|| format!("ping after {step}"))?;
+            one.run(&load).with_context(|| format!("load after {step}"))?;
+        }
+        Ok(())
+    }
+
+    /// Sends frames of another VLAN that look like the second machine's but for their tag. None is taken.
+    fn tagged(&mut self) -> Result<()> {
+        let [one, two] = &mut self.machines;
+        let mac = two.run("cell vlan")?;
+        let before = Reasons::read(&two.run("cell frames")?)?;
+        one.run("cell vlan")?;
+        one.run(&format!("cell strangers {} {TAGGED_FRAMES}", mac.trim()))
+            .context("frames of another VLAN")?;
+        let after = Reasons::read(&two.run("cell frames")?)?;
+        after.check_passed(&before)
     }
 
     /// Looks at both nodes; the second result is whether all frames are accounted for.
@@ -146,6 +188,36 @@ impl Pair {
             }
         }
         Ok((seen, frames))
+    }
+}
+
+/// Frames by the reason why an XDP program did not steer them.
+#[derive(Default, Debug)]
+struct Reasons(BTreeMap<String, u64>);
+
+impl Reasons {
+    /// Reads `lnetctl --json frames show`.
+    fn read(shown: &str) -> Result<Self> {
+        #[derive(serde::Deserialize)]
+        struct Frames {
+            reasons: BTreeMap<String, u64>,
+        }
+        let frames: Frames = serde_json::from_str(shown.trim()).with_context(|| shown.to_owned())?;
+        Ok(Self(frames.reasons))
+    }
+
+    /// Checks that all frames of another VLAN were passed up since `before`, and none was looked into.
+    fn check_passed(&self, before: &Self) -> Result<()> {
+        let more = |name: &str| {
+            let [after, before] = [self, before].map(|reasons| reasons.0.get(name).copied().unwrap_or(0));
+            after.saturating_sub(before)
+        };
+        let (passed, looked_into) = (more("not_ours"), more("bad_magic"));
+        ensure!(
+            passed >= u64::from(TAGGED_FRAMES) && looked_into == 0,
+            "{TAGGED_FRAMES} frames of another VLAN are to be passed up, not {passed}, and none looked into, not {looked_into}"
+        );
+        Ok(())
     }
 }
 
@@ -253,6 +325,19 @@ mod tests {
             assert_eq!(check_spread(shown, queues).is_err(), queues != 0, "{shown}");
         }
         assert!(check_spread("0: 4\n1: 0\n", 2).unwrap_err().to_string().contains("not [4, 0]"));
+    }
+
+    #[test]
+    fn frames_of_another_vlan_are_not_looked_into() {
+        let read = |ours: u32, bad: u32| {
+            Reasons::read(&format!(r#"{{"reasons":{{"not_ours":{ours},"bad_magic":{bad}}},"slots":[]}}"#))
+                .unwrap()
+        };
+        let before = read(7, 3);
+        read(7 + TAGGED_FRAMES, 3).check_passed(&before).unwrap();
+        for after in [read(6 + TAGGED_FRAMES, 3), read(7 + TAGGED_FRAMES, 4), Reasons::default()] {
+            after.check_passed(&before).unwrap_err();
+        }
     }
 
     #[test]

@@ -14,12 +14,11 @@ use super::archive::Archive;
 use super::packages::{Cache, Suites};
 
 /// Modules of cells, with those that they need: NICs, what lies on them, what shows sockets of rings.
-const MODULES: [&str; 26] = [
+const MODULES: [&str; 25] = [
     "virtio_pci",
     "virtio_net",
     "igb",
     "e1000e",
-    "e1000",
     "vmxnet3",
     "8139cp",
     "8139too",
@@ -83,6 +82,7 @@ impl Kernel {
     pub(super) fn prepare(cache: &Cache, label: &str) -> Result<Self> {
         let (suites, patterns): (_, &[_]) = match label {
             "6.12-cloud" => (Suites::Backports, &[r"linux-image-6\.12\.[0-9]+\+deb12-cloud-amd64"]),
+            "5.10" => (Suites::Old, &[r"linux-image-5\.10\.0-[0-9]+-amd64"]),
             "6.1" => (Suites::Stable, &[r"linux-image-6\.1\.0-[0-9]+-amd64"]),
             "6.12" => (Suites::Backports, &[r"linux-image-6\.12\.[0-9]+\+deb12-amd64"]),
             "sid" => (

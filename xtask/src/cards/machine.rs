@@ -328,7 +328,7 @@ fn nics(number: u8, boot: Boot) -> Vec<String> {
         tap_queues = format!(",queues={queues}");
     }
     // Cards of PCI Express have a port of their own: igb's virtual functions find no address elsewhere.
-    let is_express = !matches!(nic, "e1000" | "rtl8139");
+    let is_express = !matches!(nic, "rtl8139");
     let card = |lan: u8| {
         let tap = tap(number, lan);
         // Slots in the order of the LANs, so that the names of the interfaces are in that order too.

@@ -19,6 +19,8 @@ const MIRRORS: [&str; 2] = ["http://deb.debian.org/debian", "http://deb.debian.o
 /// Suites that packages come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Suites {
+    /// Debian 11.
+    Old,
     /// Debian 12 with its security updates.
     Stable,
     /// Debian 12 with its backports and security updates.
@@ -30,6 +32,7 @@ pub(super) enum Suites {
 impl Suites {
     const fn name(self) -> &'static str {
         match self {
+            Self::Old => "old",
             Self::Stable => "stable",
             Self::Backports => "backports",
             Self::Unstable => "unstable",
@@ -40,6 +43,7 @@ impl Suites {
     fn sources(self, [releases, security]: &[String; 2]) -> String {
         let line = |mirror: &str, suite: &str| format!("deb [signed-by={KEYS}] {mirror} {suite} main\n");
         match self {
+            Self::Old => line(releases, "bullseye"),
             Self::Stable => line(releases, "bookworm") + &line(security, "bookworm-security"),
             Self::Backports => line(releases, "bookworm-backports") + &line(security, "bookworm-security"),
             Self::Unstable => line(releases, "sid"),

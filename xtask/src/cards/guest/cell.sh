@@ -8,8 +8,13 @@
 #   ping NID           again, for 40 seconds
 #   target             the load's far end
 #   load NID MESSAGES  the load, verified at both ends
-#   loads NID MESSAGES loads, one after the other, until all cuts are over
+#   loads STEP NID MESSAGES  loads, one after the other, until that step is over
 #   cuts               cuts one slave of a bond after the other
+#   changes            changes what the kernel lets one change of eth0, and back
+#   renewed, killed    deletes and adds the net; kills the daemon, and starts another one
+#   vlan               makes a VLAN device on eth0, tells the Ethernet address
+#   strangers MAC N    sends so many frames by it that look like the other machine's but for their tag
+#   frames             frames of the XDP program
 #   queues             frames by receive queue, as the node has counted them in the end
 #   state              `key: value` lines of what came of it
 #   stop               ends the daemon
@@ -19,7 +24,7 @@ other=$((3 - id))
 device() {
 	! [ -e /run/socat.pid ] || { kill "$(cat /run/socat.pid)" && rm /run/socat.pid; }
 	tc qdisc del dev eth0 root 2> /dev/null
-	for name in upper lower tunl0; do ip link del "$name" 2> /dev/null; done
+	for name in upper lower other tunl0; do ip link del "$name" 2> /dev/null; done
 	for name in eth0 eth1; do
 		ip link set "$name" nomaster 2> /dev/null
 		ip address flush dev "$name"
@@ -162,15 +167,70 @@ cuts() {
 	done
 }
 
+# What a driver has no word for ("Operation not supported") is left out, and told.
+change() {
+	"$@" > /tmp/change 2>&1 || { echo "$*: $(cat /tmp/change)"; grep -q 'not supported' /tmp/change || return 1; }
+	sleep 4
+}
+
+changes() {
+	sleep 2
+	rings=$(ethtool -g eth0 2> /dev/null | grep '^RX:' | tail -n 1 | tr -cd 0-9)
+	if [ -n "$rings" ] && [ "$rings" -gt 64 ]; then
+		change ethtool -G eth0 rx $((rings / 2)) && change ethtool -G eth0 rx "$rings" || return 1
+	fi
+	queues=$(ethtool -l eth0 2> /dev/null | grep '^Combined:' | tail -n 1 | tr -cd 0-9)
+	if [ -n "$queues" ] && [ "$queues" -gt 1 ]; then
+		# Queues with sockets of rings are not given up: the kernel may refuse fewer.
+		ethtool -L eth0 combined 1 2>&1 && sleep 4 && { change ethtool -L eth0 combined "$queues" || return 1; }
+	fi
+	change ip link set eth0 mtu 1400 && change ip link set eth0 mtu 1500 || return 1
+	change ip link set eth0 down && change ip link set eth0 up
+}
+
 loads() {
-	cuts > /tmp/cuts 2>&1 &
-	cuts=$!
+	step=$1
+	shift
+	$step > /tmp/step 2>&1 &
+	steps=$!
 	count=0
-	while kill -0 $cuts 2> /dev/null || [ $count = 0 ]; do
-		load "$@" || return 1
+	while kill -0 $steps 2> /dev/null || [ $count = 0 ]; do
+		load "$@" || { cat /tmp/step; return 1; }
 		count=$((count + 1))
 	done
-	wait $cuts || { cat /tmp/cuts; return 1; }
+	wait $steps || { cat /tmp/step; return 1; }
+}
+
+renewed() {
+	sleep 2
+	lnetctl net del --net xdp && add xdp
+}
+
+killed() {
+	sleep 2
+	kill -9 "$(cat /run/lnetd.pid)"
+	sleep 1
+	start "$(nproc)" && add xdp && lnetctl load start target
+}
+
+vlan() {
+	ip link add link eth0 name other type vlan id 7 && ip link set other up && cat /sys/class/net/eth0/address
+}
+
+strangers() {
+	ip address add "10.99.0.$id/24" dev other && ip route add "10.97.0.$other/32" dev other metric 500 || return 1
+	ip neighbour replace "10.97.0.$other" lladdr "$1" dev other nud permanent || return 1
+	count=0
+	while [ $count -lt "$2" ]; do
+		echo 0123456789012345678901234567890123456789012345678901234567890123456789 |
+			socat - "UDP4-DATAGRAM:10.97.0.$other:988,so-bindtodevice=other" || return 1
+		count=$((count + 1))
+	done
+	ip link del other
+}
+
+frames() {
+	lnetctl --json frames show
 }
 
 queues() {
