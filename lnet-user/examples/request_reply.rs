@@ -1,6 +1,7 @@
 //! A service: a client sends a request that names a buffer of its own, the server gets the bytes from there
 //! in bulk, and replies. Without arguments both are on one node; as root, `request_reply INTERFACE NID`
-//! serves, and `request_reply INTERFACE NID SERVER_NID` asks a node that serves.
+//! serves, and `request_reply INTERFACE NID SERVER_NID` asks a node that serves. Bulk data lies in registered
+//! memory where the node has rings, and leaves without a copy.
 #![allow(missing_docs, reason = "an example")]
 
 use std::error::Error;
@@ -19,6 +20,8 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const SERVICE: ServiceSpec = ServiceSpec::new(4, 5);
 /// Portal of bulk data.
 const BULK: u32 = 6;
+/// Registered memory of a node.
+const REGISTERED_BYTES: u64 = 1 << 20;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 pub fn main() -> Result<()> {
@@ -28,7 +31,8 @@ pub fn main() -> Result<()> {
 pub fn run(arguments: &[String]) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().build()?;
     let node = |interface: &str, nid: &str| -> Result<Lnet> {
-        Ok(Lnet::start(&NodeConfig::new(vec![NiConfig::new(nid.parse()?, interface)]))?)
+        let config = NodeConfig::new(vec![NiConfig::new(nid.parse()?, interface)]);
+        Ok(Lnet::start(&config.registered_bytes(REGISTERED_BYTES))?)
     };
     match arguments {
         [] => {
@@ -55,7 +59,10 @@ pub fn run(arguments: &[String]) -> Result<()> {
 async fn ask_thrice(lnet: &Lnet, server: Nid) -> Result<()> {
     let client = Client::new(lnet, &SERVICE)?;
     for number in 1..=3_u8 {
-        let bulk = vec![number; 100_000 * usize::from(number)];
+        let length_bytes = 100_000 * usize::from(number);
+        // Registered memory is there while an NI is over rings.
+        let mut bulk = lnet.register(length_bytes).unwrap_or_else(|| Buffer::zeroed(length_bytes));
+        bulk.fill(number);
         let expected = sum(&bulk);
         let reply = ask(lnet, &client, server, u64::from(number), bulk).await?;
         println!("request {number}: the sum is {reply}, {expected} was expected");
@@ -67,11 +74,10 @@ async fn ask_thrice(lnet: &Lnet, server: Nid) -> Result<()> {
 }
 
 /// The client's side: one request. `number` is one that no other request under way has.
-async fn ask(lnet: &Lnet, client: &Client, server: Nid, number: u64, bulk: Vec<u8>) -> Result<u64> {
+async fn ask(lnet: &Lnet, client: &Client, server: Nid, number: u64, bulk: Buffer) -> Result<u64> {
     let events = lnet.create_event_queue(2)?;
     let request = [(bulk.len() as u64).to_le_bytes(), number.to_le_bytes()].concat();
     // What the server gets. It goes when this function ends.
-    let bulk = Buffer::from(bulk);
     let spec = bulk.spec(Threshold::Count(1), MdOptions::GET, events.handle());
     let _bulk = lnet.attach(&EntrySpec::new(BULK, number), &spec, bulk)?;
     let reply = client.call(server, Buffer::from(request), PATIENCE).await?;

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, ensure};
 use super::image::Kernel;
 use super::machine::{Lans, Machine, Qemu};
 use super::outcomes::Seen;
-use super::table::{Boot, CHANGES, Cell, LIVES, SPREAD, TAGGED};
+use super::table::{Boot, CHANGES, Cell, LIVES, REGISTERED, SPREAD, TAGGED};
 
 /// Messages of the load, half of them Puts, half Gets.
 const MESSAGES: u32 = 400;
@@ -73,6 +73,9 @@ impl Pair {
         if with == SPREAD && boot.nic == "igb" {
             // By itself it spreads UDP by addresses alone.
             on_both(&mut self.machines, "ethtool -N eth0 rx-flow-hash udp4 sdfn".to_owned())?;
+        }
+        if with == REGISTERED {
+            self.registered()?;
         }
         on_both(&mut self.machines, format!("cell start {}", boot.cpus))?;
         let (net, mode) = match mode {
@@ -144,6 +147,16 @@ impl Pair {
         });
         changed.context(step)?;
         loaded.with_context(|| format!("load during {step}")).map(drop)
+    }
+
+    /// Has programs with nodes of their own, instead of the daemons, send bulk data out of registered memory.
+    fn registered(&mut self) -> Result<()> {
+        let [one, two] = &mut self.machines;
+        two.run("cell serve").context("serve")?;
+        let asked = one.run("cell ask").context("ask")?;
+        ensure!(asked.matches("was expected").count() == 3, "three answers are expected: {asked}");
+        two.run("cell served").context("served")?;
+        Ok(())
     }
 
     /// Deletes the NI of the second machine under load, and adds it; kills its daemon under load, and starts

@@ -77,7 +77,8 @@ pub(crate) fn cards(root: &Path, options: &Options) -> Result<()> {
     }
     privilege::require("cards", &privilege::NETNS_NODES)?;
     setup::ensure_machine_tools()?;
-    let programs = programs(root)?;
+    let mut programs = programs(root)?;
+    programs.push(cargo::build_example(root, "lnet-user", "request_reply")?);
     let mut lab = Lab::open(root, cache, &programs, true)?;
     lab.qemu = Qemu::newer(&lab.cache)?;
     let is_due = |cell: &&Cell| options.again || outcomes.of(&cell.to_string()).is_none();

@@ -48,6 +48,8 @@ pub(super) const SPREAD: &str = "spread";
 pub(super) const CHANGES: &str = "changes";
 /// Cells whose NI is deleted under load, and whose daemon is killed under load and begins anew.
 pub(super) const LIVES: &str = "lives";
+/// Cells in which two programs also send bulk data out of registered memory.
+pub(super) const REGISTERED: &str = "registered";
 /// Cells that get frames of a VLAN which is not theirs.
 pub(super) const TAGGED: &str = "tagged";
 /// Harms that netem does to what a NIC sends, with its words for them.
@@ -93,7 +95,7 @@ pub(super) struct Cell {
     pub(super) device: &'static str,
     /// How messages travel.
     pub(super) mode: &'static str,
-    /// Further part: [`SPREAD`], [`CHANGES`], [`LIVES`], [`TAGGED`], a harm, or empty.
+    /// Further part: [`SPREAD`], [`CHANGES`], [`LIVES`], [`REGISTERED`], [`TAGGED`], a harm, or empty.
     pub(super) with: &'static str,
 }
 
@@ -161,7 +163,7 @@ pub(super) const fn short() -> Cell {
 /// - each device with each mode, over virtio and the middle kernel, and those that a card knows of over igb
 ///   in mode `auto`; each harm over rings and over sockets with that kernel;
 /// - loads by all of four queues; changes under load, lives, and frames of another VLAN where a driver has
-///   something to do with them.
+///   something to do with them; bulk data out of registered memory where there is zero copy.
 pub(super) fn cells() -> Vec<Cell> {
     let mut cells = vec![short()];
     let of_old = |nic, mode| Cell { boot: Boot::usual(OLD, nic), mode, ..short() };
@@ -180,8 +182,8 @@ pub(super) fn cells() -> Vec<Cell> {
                 (MIDDLE, "virtio") => &[CHANGES],
                 (MIDDLE, "igb") => &[CHANGES, TAGGED],
                 (MIDDLE, "e1000e") => &[CHANGES, TAGGED],
-                ("sid", "igb") => &[CHANGES, LIVES, TAGGED],
-                ("sid", "virtio-iommu") => &[CHANGES, LIVES],
+                ("sid", "igb") => &[CHANGES, LIVES, REGISTERED, TAGGED],
+                ("sid", "virtio-iommu") => &[CHANGES, LIVES, REGISTERED],
                 _ => &[],
             };
             cells.extend(further.iter().map(|with| Cell { with, ..plain }));

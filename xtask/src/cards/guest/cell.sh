@@ -12,6 +12,7 @@
 #   cuts               cuts one slave of a bond after the other
 #   changes            changes what the kernel lets one change of eth0, and back
 #   renewed, killed    deletes and adds the net; kills the daemon, and starts another one
+#   serve, ask, served a service with a node of its own; three requests with bulk data to it; its end
 #   vlan               makes a VLAN device on eth0, tells the Ethernet address
 #   strangers MAC N    sends so many frames by it that look like the other machine's but for their tag
 #   frames             frames of the XDP program
@@ -211,6 +212,24 @@ killed() {
 	kill -9 "$(cat /run/lnetd.pid)"
 	sleep 1
 	start "$(nproc)" && add xdp && lnetctl load start target
+}
+
+serve() {
+	setsid request_reply eth0 "10.97.0.$id@xdp" > /tmp/serve.log 2>&1 &
+	echo $! > /run/serve.pid
+	sleep 8
+	kill -0 "$(cat /run/serve.pid)" || { cat /tmp/serve.log; return 1; }
+}
+
+ask() {
+	request_reply eth0 "10.97.0.$id@xdp" "10.97.0.$other@xdp"
+}
+
+served() {
+	echo "zc: $(ss --xdp -e -i | grep -oE 'zc:[01]' | sort | uniq -c | tr -s ' \n' ' ')"
+	kill "$(cat /run/serve.pid)"
+	sleep 2
+	! [ -s /tmp/serve.log ] || { cat /tmp/serve.log; return 1; }
 }
 
 vlan() {
