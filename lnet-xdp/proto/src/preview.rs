@@ -12,7 +12,7 @@ use lnet_wire::frame::{FrameHeader, Transfer};
 use lnet_wire::steer::SteerKey;
 
 use super::machine::Xfer;
-use super::sending::{BUNDLED_BYTES_MAX, HEADERS_BYTES, frame_cost};
+use super::sending::{HEADERS_BYTES, SMALL_BYTES_MAX, frame_cost};
 use crate::contract::{Content, OutgoingFrame, WINDOW_IDS};
 
 impl Xfer {
@@ -27,7 +27,7 @@ impl Xfer {
         let Self { sessions, sending, receiving } = self;
         let is_first = !sessions.has_reply() && !sending.is_ready();
         let is_full = sending.messages.is_full() || sending.free_items() == 0;
-        if !is_first || length > BUNDLED_BYTES_MAX || is_full {
+        if !is_first || length > SMALL_BYTES_MAX || is_full {
             return None;
         }
         let path = &sessions.paths[sessions.paths.of(transmit)?];

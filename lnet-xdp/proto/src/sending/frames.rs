@@ -14,10 +14,10 @@ use super::congestion::frame_cost;
 use super::item::{Cargo, SentItem};
 use super::message::Stage;
 use crate::contract::{BUNDLE_MAX, Content, Control, OutgoingFrame};
-use crate::sessions::{BASE_BYTES, Sessions};
+use crate::sessions::{BASE_BYTES, Session, Sessions};
 
-/// Payload of a message that may share a frame with others.
-pub(crate) const BUNDLED_BYTES_MAX: u32 = 1024;
+/// Payload of a small message: written down after it was sent, and in no run of datagrams.
+pub(crate) const SMALL_BYTES_MAX: u32 = 1024;
 /// Fragments of messages that were begun before the queue has its turn.
 const TURN_FRAGMENTS: u32 = 4;
 /// Messages of several frames that are begun at once.
@@ -25,6 +25,12 @@ const BEGUN_MAX: u32 = 4;
 
 /// Bytes before the payload of a first fragment.
 pub(crate) const HEADERS_BYTES: u32 = FIRST_HEADERS_BYTES as u32;
+
+/// Payload of a message that may share a frame with others, by a path: what a frame has room for, unless runs
+/// spare the kernel's work for each frame anyway.
+const fn shared_bytes_max(session: &Session) -> u32 {
+    if session.runs { SMALL_BYTES_MAX } else { u32::MAX }
+}
 
 impl SendingSide {
     /// The next numbered frame to be sent; an acknowledgement may be added to it.
@@ -215,8 +221,9 @@ impl SendingSide {
         let whole = length == self.messages[slot].total_bytes();
         let resent = self.items[item].sends != 0;
         let number = self.launch((stream, item), path, sessions);
-        if whole && !resent && length <= BUNDLED_BYTES_MAX && self.shares_frames(slot, sessions) {
-            datagram_bytes = self.bundle_more((stream, number), datagram_bytes, path, sessions);
+        let shared_max = sessions.paths[path].session.as_ref().map_or(SMALL_BYTES_MAX, shared_bytes_max);
+        if whole && !resent && length <= shared_max && self.shares_frames(slot, sessions) {
+            datagram_bytes = self.bundle_more((stream, number), datagram_bytes, (path, shared_max), sessions);
         }
         if offset == 0 {
             let bundled = self.bundle.len() > 1;
@@ -243,8 +250,8 @@ impl SendingSide {
         let bundled = (self.bundle.len() - 1) as u8;
         let session = sessions.paths[path].session.as_ref();
         let checksum = sessions.has_checksums(ni, session);
-        // Small messages are under way sooner alone, and share frames.
-        let is_long = self.messages[slot].total_bytes() > BUNDLED_BYTES_MAX;
+        // Small messages are under way sooner alone.
+        let is_long = self.messages[slot].total_bytes() > SMALL_BYTES_MAX;
         let run = session.filter(|session| is_long && session.runs).map(|_| self.streams[stream].shard);
         Some(OutgoingFrame {
             ni,
@@ -263,12 +270,12 @@ impl SendingSide {
             && self.streams[message.stream].shares_frames(sessions.local.now, message.portal())
     }
 
-    /// Puts further small messages that are ready into a frame that goes by a path; returns its length.
+    /// Puts further messages that are ready into a frame that goes by a path; returns its length.
     fn bundle_more(
         &mut self,
         (stream, number): (u32, u64),
         mut datagram_bytes: u32,
-        path: u32,
+        (path, shared_max): (u32, u32),
         sessions: &mut Sessions,
     ) -> u32 {
         let now = sessions.local.now;
@@ -283,7 +290,7 @@ impl SendingSide {
             let length = message.total_bytes();
             let bytes = (RECORD_BYTES + LARGE_HEADER_BYTES) as u32 + length;
             let fits = !message.begun
-                && length <= BUNDLED_BYTES_MAX
+                && length <= shared_max
                 && self.shares_frames(slot, sessions)
                 && message.path == self.messages[first].path
                 && message.id - self.messages[first].id <= u64::from(u16::MAX)

@@ -25,7 +25,7 @@ use lnet_wire::steer::{PORTALS, PolicyWord};
 
 pub(super) use self::handshake::Opened;
 pub(super) use self::nis::NOWHERE;
-pub(super) use self::paths::{OfPeer, Paths, PeerPath, Refusable};
+pub(super) use self::paths::{OfPeer, Paths, PeerPath, Refusable, Session};
 pub(super) use self::peers::PeerIncarnation;
 use self::peers::Peers;
 use self::reply::REPLIES_MAX;

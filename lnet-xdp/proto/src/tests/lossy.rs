@@ -116,6 +116,27 @@ fn small_messages_that_are_ready_together_share_frames() {
     assert_eq!(network.nodes[0].counters()[0].messages_bundled, 36);
 }
 
+/// A frame costs the kernel as much as some kilobytes: whatever fits shares one. Runs spare that already.
+#[test]
+fn messages_that_fit_share_a_long_frame() {
+    for (runs, length, frames) in [(false, 4096, 10), (false, 2700, 7), (false, 4400, 20), (true, 4096, 20)] {
+        let mut network = pair(1, (1, 1));
+        let (now, nid) = (network.now, network.nodes[1].nids[0]);
+        network.nodes[1].remove_ni(now, 0);
+        network.nodes[1].runs = runs;
+        network.nodes[1].add_ni(0, nid);
+        network.nodes.iter_mut().for_each(|node| node.set_datagram_max(8972));
+        let (now, to) = (network.now, network.nodes[1].nids[0]);
+        network.nodes[0].put(now, &to, 0, 4, 20, 8);
+        network.run(SECOND);
+        let before = network.frames(Kind::Data);
+        put_many(&mut network, 20, &[length]);
+        network.run(SECOND);
+        assert_eq!(network.frames(Kind::Data) - before, frames, "{length} bytes, runs: {runs}");
+        assert_eq!(network.nodes[0].counters()[0].frames_resent, 0);
+    }
+}
+
 #[test]
 fn long_messages_arrive_whole() {
     let mut network = pair(1, (1, 1));
