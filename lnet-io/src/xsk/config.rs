@@ -71,7 +71,8 @@ pub struct QueueConfig {
     pub transmit_only: u64,
     /// Sizes of the rings.
     pub rings: RingSizes,
-    /// How the sockets have their frames. Where the interface has sockets on this UMEM, theirs.
+    /// How the sockets have their frames. Where the interface has sockets on this UMEM with zero copy, or
+    /// without, as these do, their other modes.
     pub binding: Binding,
     /// How long to wait for a queue that is in use. The kernel releases a queue only some time after its
     /// last socket was closed.

@@ -46,6 +46,7 @@ impl QueueId {
 pub(super) struct Attachment {
     pub(super) fd: OwnedFd,
     pub(super) queue: QueueId,
+    pub(super) zero_copy: bool,
 }
 
 /// The rings that the sockets of a queue share, and the sockets.
@@ -202,8 +203,8 @@ pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, Socke
 
 /// Opens the sockets of one queue of one interface on `umem`.
 ///
-/// The first socket of an interface registers the memory and decides the modes of its sockets; each further
-/// queue's first socket shares that, with rings of its own for fill and completion; further sockets of a
+/// The first socket of an interface with zero copy, and the first one without, register the memory and decide
+/// the modes of such sockets; each further queue's first socket shares that, with rings of its own for fill and completion; further sockets of a
 /// queue share those as well (net/xdp/xsk.c: `xsk_bind`, `XDP_SHARED_UMEM`).
 ///
 /// Frames of `stock` go into the fill ring before the bind, as many as fit, with which a driver fills its own
@@ -230,14 +231,15 @@ pub fn open_queue_with(
         }
         let is_its = (attachment.queue.namespace, attachment.queue.interface_index)
             == (queue.namespace, queue.interface_index);
-        if is_its {
+        if is_its && attachment.zero_copy == config.binding.zero_copy {
             root = Some(attachment);
         }
     }
 
     let number = registry.number_of(queue)?;
     let id = RingsId::of_queue(number);
-    let first = Arc::new(Attachment { fd: open()?, queue });
+    let zero_copy = config.binding.zero_copy;
+    let first = Arc::new(Attachment { fd: open()?, queue, zero_copy });
     let opening = Opening::of(&first);
     if root.is_none() {
         opening.register(umem)?;
@@ -268,7 +270,7 @@ pub fn open_queue_with(
 
     let mut sockets = vec![socket];
     for number in 1..config.socket_count {
-        let attachment = Arc::new(Attachment { fd: open()?, queue });
+        let attachment = Arc::new(Attachment { fd: open()?, queue, zero_copy });
         let further = Opening::of(&attachment);
         let socket = further.socket((config, receives(number)), &offsets, (umem, id), &attachment)?;
         further.bind_shared(opening.fd, config)?;

@@ -101,7 +101,7 @@ pub fn rings(
     sizes.check()?;
     let fd = eventfd(0, EventfdFlags::CLOEXEC).expect("a descriptor in place of a socket");
     let queue = QueueId { namespace: None, interface_index: 0, queue_index: 0 };
-    let attachment = Arc::new(Attachment { fd, queue });
+    let attachment = Arc::new(Attachment { fd, queue, zero_copy: false });
     umem.registry().attached.push(Arc::downgrade(&attachment));
     let (fill, kernel_fill) = pair::<u64>(sizes.fill, start, &attachment).expect("memory for a ring");
     let (kernel_completion, completion) =

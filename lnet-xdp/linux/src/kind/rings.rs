@@ -268,7 +268,7 @@ impl XdpKind {
                 self.further_owners(host, known, plan.serving, receive).and_then(|(further, most_owned)| {
                     let dealt = Dealt { first: owners.len() as u32, owners: &further, most_owned };
                     (opening.frames, opening.prime) = (std::mem::take(&mut left), prime(&self.config));
-                    let more = opening.queues(dealt, &mut program, &zero_copy);
+                    let more = opening.queues(dealt, &mut program, &zero_copy.of_further_queues());
                     if more.is_err() {
                         opening.take_back(dealt);
                     }
@@ -398,7 +398,7 @@ impl XdpKind {
         }
         let first = link.owners.len() as u32;
         let dealt = self.further_owners(host, (index, &link.owners), link.serving, receive);
-        let (serving, zero_copy) = (link.serving, link.zero_copy.clone());
+        let (serving, zero_copy) = (link.serving, link.zero_copy.of_further_queues());
         let Some(net) = self.rings_mut() else { unreachable!("the link was found") };
         let of_spare = std::mem::take(&mut net.spare);
         let mut opening = Opening {

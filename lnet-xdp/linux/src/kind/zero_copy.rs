@@ -121,6 +121,17 @@ impl Chosen {
         Self { binding: Binding::COPY, reason, mode, descriptors_max: FRAGMENTS_MAX }
     }
 
+    /// The choice for queues that come once the program is attached: without zero copy. A driver may take them
+    /// away with the program, and the kernel cannot end zero copy on queues that are not there: virtio's goes
+    /// on with memory that is gone, and the host panics (drivers/net/virtio_net.c: `virtnet_xsk_pool_disable`;
+    /// seen with Linux 7.2).
+    pub(super) fn of_further_queues(&self) -> Self {
+        match self.binding.zero_copy {
+            true => Self::copying(self.mode, self.reason.clone()),
+            false => self.clone(),
+        }
+    }
+
     /// The choice with what the kernel gave of it.
     pub(super) fn given(mut self, binding: Binding) -> Self {
         if !binding.multi_buffer {
@@ -163,6 +174,15 @@ impl fmt::Display for Chosen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn queues_that_come_later_have_no_zero_copy() {
+        let first = choose(&asked(ZeroCopy::Auto, 1500, ONE_BUFFER)).unwrap();
+        assert!(first.binding.zero_copy && first.of_further_queues().binding == Binding::COPY);
+        let single = Binding { multi_buffer: false, ..Binding::COPY };
+        let copying = Chosen::copying(ActiveMode::Native, Reason::Off).given(single);
+        assert_eq!(copying.of_further_queues(), copying);
+    }
 
     const ONE_BUFFER: Option<XdpFeatures> = features(Some(1));
 
