@@ -43,7 +43,7 @@ const ILL: [&str; 7] = [
     "BUG:",
     "kernel BUG at",
     "general protection fault",
-    "WARNING: CPU",
+    "WARNING: ",
     "Out of memory",
 ];
 
@@ -251,10 +251,14 @@ impl Machine {
 
     fn last_words(&self) -> String {
         const LINES: usize = 8;
+        const ILL_LINES: usize = 40;
         let console = fs::read(console(&self.directory)).unwrap_or_default();
         let console = String::from_utf8_lossy(&console);
         let lines: Vec<_> = console.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
-        let last = lines[lines.len().saturating_sub(LINES)..].join("\n");
+        let last = match lines.iter().position(|line| ILL.iter().any(|words| line.contains(words))) {
+            Some(ill) => lines[ill..].iter().take(ILL_LINES).copied().collect::<Vec<_>>().join("\n"),
+            None => lines[lines.len().saturating_sub(LINES)..].join("\n"),
+        };
         let last = if last.is_empty() { last } else { format!("; its console ends with:\n{last}") };
         let qemu = fs::read_to_string(self.directory.join(ERRORS)).unwrap_or_default();
         if qemu.is_empty() { last } else { format!("{last}; QEMU: {}", qemu.trim()) }
