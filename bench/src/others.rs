@@ -12,8 +12,10 @@ use crate::link::Link;
 
 /// How long a server may take to listen.
 const STARTS_WITHIN: Duration = Duration::from_millis(500);
-/// The most payload that a UDP datagram of `sockperf` carries.
+/// Payload bytes of a UDP datagram at most.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
+/// Those of one of libfabric's, whatever the MTU.
+const FABRIC_DATAGRAM_BYTES_MAX: usize = 1472;
 
 /// What one of them found for one size.
 #[derive(Clone, Copy, PartialEq, Default, Debug)]
@@ -27,40 +29,87 @@ pub struct Found {
 /// A program, and the protocol or operation that it measures.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Other {
-    /// `sockperf` over UDP.
-    Sockperf,
-    /// `iperf3` over TCP.
-    Iperf,
-    /// `fi_pingpong` with libfabric's provider for TCP.
-    Fabric,
-    /// Puts of `ucx_perftest` over TCP.
-    UcxPut,
-    /// Gets of `ucx_perftest` over TCP.
-    UcxGet,
+    /// `ucx_perftest` over TCP.
+    Ucx(UcxTest),
+    /// `fi_pingpong` with a provider of libfabric's.
+    Fabric(Protocol),
+    /// `sockperf` over UDP, whose ends poll, or sleep in the kernel.
+    Sockperf {
+        /// Whether they poll.
+        polls: bool,
+    },
+    /// `iperf3`.
+    Iperf(Protocol),
+}
+
+/// A protocol of the kernel's.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "their names say it")]
+pub enum Protocol {
+    Tcp,
+    Udp,
+}
+
+/// A kind of messages of UCX. Its puts and gets are emulated over TCP.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[expect(missing_docs, reason = "their names say it")]
+pub enum UcxTest {
+    Tag,
+    ActiveMessage,
+    Put,
+    Get,
+}
+
+impl UcxTest {
+    /// Its tests of one message alone, and of many.
+    const fn tests(self) -> [&'static str; 2] {
+        match self {
+            Self::Tag => ["tag_lat", "tag_bw"],
+            Self::ActiveMessage => ["ucp_am_lat", "ucp_am_bw"],
+            Self::Put => ["ucp_put_lat", "ucp_put_bw"],
+            Self::Get => ["ucp_get", "ucp_get"],
+        }
+    }
 }
 
 impl Other {
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::UcxPut, Self::UcxGet, Self::Fabric, Self::Sockperf, Self::Iperf];
+    pub const ALL: [Self; 10] = [
+        Self::Ucx(UcxTest::Tag),
+        Self::Ucx(UcxTest::ActiveMessage),
+        Self::Ucx(UcxTest::Put),
+        Self::Ucx(UcxTest::Get),
+        Self::Fabric(Protocol::Tcp),
+        Self::Fabric(Protocol::Udp),
+        Self::Sockperf { polls: true },
+        Self::Sockperf { polls: false },
+        Self::Iperf(Protocol::Tcp),
+        Self::Iperf(Protocol::Udp),
+    ];
 
     /// Its row in a table.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Self::Sockperf => "sockperf, UDP",
-            Self::Iperf => "iperf3, TCP",
-            Self::Fabric => "fi_pingpong, TCP",
-            Self::UcxPut => "ucx_perftest put, TCP",
-            Self::UcxGet => "ucx_perftest get, TCP",
+            Self::Ucx(UcxTest::Tag) => "ucx_perftest tag, TCP",
+            Self::Ucx(UcxTest::ActiveMessage) => "ucx_perftest active message, TCP",
+            Self::Ucx(UcxTest::Put) => "ucx_perftest put, TCP",
+            Self::Ucx(UcxTest::Get) => "ucx_perftest get, TCP",
+            Self::Fabric(Protocol::Tcp) => "fi_pingpong, TCP",
+            Self::Fabric(Protocol::Udp) => "fi_pingpong, UDP",
+            Self::Sockperf { polls: true } => "sockperf that polls, UDP",
+            Self::Sockperf { polls: false } => "sockperf, UDP",
+            Self::Iperf(Protocol::Tcp) => "iperf3, TCP",
+            Self::Iperf(Protocol::Udp) => "iperf3, UDP",
         }
     }
 
     const fn program(self) -> &'static str {
         match self {
-            Self::Sockperf => "sockperf",
-            Self::Iperf => "iperf3",
-            Self::Fabric => "fi_pingpong",
-            Self::UcxPut | Self::UcxGet => "ucx_perftest",
+            Self::Sockperf { .. } => "sockperf",
+            Self::Iperf(_) => "iperf3",
+            Self::Fabric(_) => "fi_pingpong",
+            Self::Ucx(_) => "ucx_perftest",
         }
     }
 
@@ -68,10 +117,19 @@ impl Other {
     #[must_use]
     pub const fn package(self) -> &'static str {
         match self {
-            Self::Sockperf => "sockperf",
-            Self::Iperf => "iperf3",
-            Self::Fabric => "libfabric-bin",
-            Self::UcxPut | Self::UcxGet => "ucx-utils",
+            Self::Sockperf { .. } => "sockperf",
+            Self::Iperf(_) => "iperf3",
+            Self::Fabric(_) => "libfabric-bin",
+            Self::Ucx(_) => "ucx-utils",
+        }
+    }
+
+    /// Bytes of a message at most.
+    const fn bytes_max(self) -> usize {
+        match self {
+            Self::Sockperf { .. } | Self::Iperf(Protocol::Udp) => DATAGRAM_BYTES_MAX,
+            Self::Fabric(Protocol::Udp) => FABRIC_DATAGRAM_BYTES_MAX,
+            _ => usize::MAX,
         }
     }
 
@@ -93,45 +151,55 @@ impl Other {
         // A long message takes longer.
         let rounds = (4 << 30) / (bytes as u64 + (1 << 19));
         let run = |server: &[&str], client: &[&str]| self.run(link, server, client);
+        if bytes > self.bytes_max() {
+            return Ok(Found::default());
+        }
         match self {
-            Self::Sockperf if bytes > DATAGRAM_BYTES_MAX => Ok(Found::default()),
-            Self::Sockperf => {
+            Self::Sockperf { polls } => {
                 let at = ["-i", &ip, "-p", "11111"];
-                let server = [&["sr"], &at[..]].concat();
+                let polling: &[_] = if polls { &["--nonblocked"] } else { &[] };
+                let server = [&["sr"], &at[..], polling].concat();
                 let options = ["-m", &size, "-t", &seconds];
-                let latency = run(&server, &[&["pp"], &at[..], &options].concat())?;
-                let rate = run(&server, &[&["tp"], &at[..], &options].concat())?;
+                let latency = run(&server, &[&["pp"], &at[..], &options, polling].concat())?;
+                let rate = run(&server, &[&["tp"], &at[..], &options, polling].concat())?;
                 Ok(Found {
                     round_trip_us: Some(2.0 * number_after(&latency, "Latency is")?),
                     per_second: Some(number_after(&rate, "Message Rate is")?),
                 })
             }
-            Self::Iperf => {
-                let said = run(&["-s", "-1"], &["-c", &ip, "-J", "-t", &seconds, "-l", &size])?;
+            Self::Iperf(protocol) => {
+                // As fast as it can.
+                let unbounded: &[_] = if protocol == Protocol::Udp { &["-u", "-b", "0"] } else { &[] };
+                let client = [&["-c", &ip, "-J", "-t", &seconds, "-l", &size], unbounded].concat();
+                let said = run(&["-s", "-1"], &client)?;
                 let said: Value = serde_json::from_str(&said).context("iperf3 printed no JSON")?;
-                let bits = said["end"]["sum_received"]["bits_per_second"].as_f64();
+                let bits = received_bits(&said, protocol);
                 let bits = bits.with_context(|| format!("iperf3 says {}", said["error"]))?;
                 Ok(Found { round_trip_us: None, per_second: Some(bits / 8.0 / bytes as f64) })
             }
-            Self::Fabric => {
+            Self::Fabric(protocol) => {
                 let rounds = rounds.min(2000).to_string();
-                let options = ["-p", "tcp", "-e", "msg", "-I", &rounds, "-S", &size];
+                let [provider, end_point] = match protocol {
+                    Protocol::Tcp => ["tcp", "msg"],
+                    Protocol::Udp => ["udp", "dgram"],
+                };
+                let options = ["-p", provider, "-e", end_point, "-I", &rounds, "-S", &size];
                 let said = run(&options, &[&options[..], &[&ip]].concat())?;
                 Ok(Found { round_trip_us: Some(2.0 * last_row(&said, 6)?), per_second: None })
             }
-            Self::UcxPut | Self::UcxGet => {
-                let get = self == Self::UcxGet;
-                let [alone, many] = if get { ["ucp_get", "ucp_get"] } else { ["ucp_put_lat", "ucp_put_bw"] };
+            Self::Ucx(kind) => {
+                let [alone, many] = kind.tests();
                 let [few, rounds] = [rounds.min(1000), rounds].map(|rounds| rounds.to_string());
                 let client = |test, window| {
                     let rounds = if window == "1" { &few } else { &rounds };
                     [&ip, "-t", test, "-s", &size, "-n", rounds, "-w", "100", "-O", window, "-f"]
                 };
-                // The column is the mean of half a round trip for Puts, of a whole one for Gets.
+                // The column is the mean of a whole round trip for Gets, of half a one for others.
                 let round_trip = last_row(&run(&["-f"], &client(alone, "1"))?, 3)?;
                 let rate = last_row(&run(&["-f"], &client(many, "64"))?, 7)?;
+                let is_whole = kind == UcxTest::Get;
                 Ok(Found {
-                    round_trip_us: Some(if get { round_trip } else { 2.0 * round_trip }),
+                    round_trip_us: Some(if is_whole { round_trip } else { 2.0 * round_trip }),
                     per_second: Some(rate),
                 })
             }
@@ -177,6 +245,19 @@ fn end(child: &mut Child) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Bits a second that the far end has received.
+fn received_bits(said: &Value, protocol: Protocol) -> Option<f64> {
+    let end = &said["end"];
+    match protocol {
+        Protocol::Tcp => end["sum_received"]["bits_per_second"].as_f64(),
+        // Those that were sent, less what was lost of them.
+        Protocol::Udp => {
+            let sum = &end["sum"];
+            Some(sum["bits_per_second"].as_f64()? * (1.0 - sum["lost_percent"].as_f64()? / 100.0))
+        }
+    }
+}
+
 /// The number behind some words.
 fn number_after(said: &str, words: &str) -> anyhow::Result<f64> {
     let Some((_, rest)) = said.split_once(words) else { bail!("no {words:?} in: {said}") };
@@ -196,7 +277,9 @@ fn last_row(said: &str, column: usize) -> anyhow::Result<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::{last_row, number_after};
+    use serde_json::json;
+
+    use super::{Protocol, last_row, number_after, received_bits};
 
     #[test]
     fn what_the_programs_print_is_understood() {
@@ -210,6 +293,11 @@ mod tests {
         assert_eq!(last_row(fabric, 6).unwrap(), 229.18);
         let ucx = "+------+\n  20000      3.306    16.701    16.702        3.65       3.65       59877       59878\n";
         assert_eq!([3, 7].map(|column| last_row(ucx, column).unwrap()), [16.702, 59878.0]);
+        let tcp = json!({"end": {"sum_received": {"bits_per_second": 5e9}}});
+        assert_eq!(received_bits(&tcp, Protocol::Tcp), Some(5e9));
+        let udp = json!({"end": {"sum": {"bits_per_second": 8e9, "lost_percent": 25.0}}});
+        assert_eq!(received_bits(&udp, Protocol::Udp), Some(6e9));
+        assert_eq!(received_bits(&json!({"error": "refused"}), Protocol::Udp), None);
         assert!(last_row("nothing", 1).unwrap_err().to_string().contains("no row"));
     }
 }
