@@ -16,14 +16,10 @@ use lnet_wire::Nid;
 use crate::link::Side;
 use crate::measure::{Endpoint, PATIENCE, flood_for};
 use crate::messages::Operation;
-use crate::node::LIMITS;
 
 const PORTAL: u32 = 20;
-/// Event slots of one descriptor without a threshold.
-const EVENT_SLOTS: u32 = LIMITS.unlimited_events;
-/// Descriptors that have event slots for all messages that may be under way, also where an ACK overtakes a
-/// SEND.
-const SOURCES: usize = 4;
+/// Places of an event queue.
+const EVENT_SLOTS: u32 = 1 << 10;
 /// How long a thread waits before it looks whether it is to stop.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -32,8 +28,8 @@ const TICK: Duration = Duration::from_millis(10);
 pub struct End {
     arrivals: EventQueue,
     ends: EventQueue,
-    /// Messages start from each in turn.
-    sources: Vec<Descriptor>,
+    /// All messages start from this one, as those of a program that binds once.
+    source: Descriptor,
     target: Target,
     operation: Operation,
     /// Puts that may be under way besides those that are.
@@ -80,21 +76,20 @@ impl End {
         (bytes, window): (usize, usize),
         threads: &Threads,
     ) -> anyhow::Result<Self> {
-        let lnet = Lnet::start_on(&NodeConfig::new(nis).limits(LIMITS), threads)?;
+        let lnet = Lnet::start_on(&NodeConfig::new(nis), threads)?;
         let shard = lnet.shard(0)?;
-        let arrivals = shard.create_event_queue(2 * EVENT_SLOTS)?;
-        let ends = shard.create_event_queue((SOURCES as u32 + 1) * EVENT_SLOTS)?;
+        let arrivals = shard.create_event_queue(EVENT_SLOTS)?;
+        let ends = shard.create_event_queue(EVENT_SLOTS)?;
         let md = |options, queue: &EventQueue| MdSpec {
             auto_unlink: false,
             ..MdSpec::new(bytes as u64, Threshold::Infinite, options, queue.handle())
         };
         let taken = md(operation.served(), &arrivals);
         shard.attach(&EntrySpec::new(PORTAL, 0), &taken, Buffer::zeroed(bytes))?.detach();
-        let sources = (0..SOURCES).map(|_| shard.bind(&md(MdOptions::NONE, &ends), Buffer::zeroed(bytes)));
-        let sources = sources.collect::<Result<_, _>>()?;
+        let source = shard.bind(&md(MdOptions::NONE, &ends), Buffer::zeroed(bytes))?;
         lnet.open()?;
         let target = Target::new(peer, PORTAL, 0);
-        Ok(Self { arrivals, ends, sources, target, operation, free: window, lnet })
+        Ok(Self { arrivals, ends, source, target, operation, free: window, lnet })
     }
 
     /// Its node.
@@ -155,7 +150,7 @@ impl Endpoint for End {
             self.take_ends(true)?;
         }
         self.free = self.free.checked_sub(1).context("more messages are under way than the window holds")?;
-        let source = &self.sources[number as usize % SOURCES];
+        let source = &self.source;
         let request = match self.operation {
             Operation::Put { ack } => {
                 source.put(&self.target, if ack { Ack::Wanted } else { Ack::NotWanted }, number)

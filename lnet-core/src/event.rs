@@ -2,8 +2,12 @@
 //!
 //! Invariants: a descriptor reserves the slots of all its events when it is made, so that an event always
 //! finds room and none is ever lost; a slot is free again when its event was polled. In each queue
-//! `reserved` = slots promised to descriptors + slots of operations under way + events not yet polled, and
-//! is at most `capacity`; the capacities add up to at most the shard's slots.
+//! `reserved` + `lent` = slots promised to descriptors + slots of operations under way + events not yet
+//! polled; `reserved` is at most `capacity`, and the capacities add up to at most the shard's slots.
+//!
+//! Descriptors without a threshold borrow spare slots of the shard when their own are in use, so that how many
+//! they may have at once does not depend on what else was reserved in their queue. What they have borrowed is
+//! `lent`, goes back with the next of their events that are polled, and never counts against a capacity.
 //!
 //! An [`Event`] is an enum, so that a field exists only where it means something.
 
@@ -12,6 +16,7 @@ use thiserror::Error;
 
 use crate::collections::{Link, List, Slab, linked};
 use crate::handle::MdHandle;
+use crate::limits::has_share;
 use crate::lnd::{Span, Status};
 use crate::md::MdOptions;
 
@@ -274,8 +279,8 @@ impl Event {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum EqError {
-    /// Every event queue of the shard is in use.
-    #[error("every event queue is in use")]
+    /// Every event queue of the shard is in use ([`Limits::event_queues`](crate::Limits::event_queues)).
+    #[error("every event queue is in use: `Limits::event_queues` says how many a shard has")]
     Full,
     /// Fewer slots are left in the shard.
     #[error("{wanted} event slots wanted, {free} left in the shard")]
@@ -315,6 +320,10 @@ pub(crate) struct Popped(u32);
 struct EventQueue {
     capacity: u32,
     reserved: u32,
+    /// Spare slots of the shard that descriptors have borrowed, or that events have which those have left.
+    lent: u32,
+    /// How many of these have only events any more: their descriptors are gone.
+    left_behind: u32,
     arrivals: List<Arrival>,
     ready: Link,
 }
@@ -333,11 +342,21 @@ pub(crate) struct EventQueues {
     ready: List<ReadyQueues>,
     /// Slots that no queue has.
     free: u32,
+    /// Spare slots, and how many of them nothing has borrowed.
+    spare: u32,
+    spare_left: u32,
 }
 
 impl EventQueues {
-    pub(crate) fn new(queues: u32, events: u32) -> Self {
-        Self { queues: Slab::new(queues), pending: Slab::new(events), ready: List::new(), free: events }
+    pub(crate) fn new(queues: u32, events: u32, spare: u32) -> Self {
+        Self {
+            queues: Slab::new(queues),
+            pending: Slab::new(events + spare),
+            ready: List::new(),
+            free: events,
+            spare,
+            spare_left: spare,
+        }
     }
 
     /// Makes a queue and returns its slot.
@@ -345,14 +364,16 @@ impl EventQueues {
         if capacity > self.free {
             return Err(EqError::Slots { wanted: capacity, free: self.free });
         }
-        let queue = EventQueue { capacity, reserved: 0, arrivals: List::new(), ready: Link::UNLINKED };
+        let (arrivals, ready) = (List::new(), Link::UNLINKED);
+        let queue = EventQueue { capacity, reserved: 0, lent: 0, left_behind: 0, arrivals, ready };
         let slot = self.queues.insert(queue).map_err(|_| EqError::Full)?;
         self.free -= capacity;
         Ok(slot)
     }
 
     pub(crate) fn remove(&mut self, queue: u32) -> Result<(), EqError> {
-        match self.queues[queue].reserved {
+        let EventQueue { reserved, lent, .. } = self.queues[queue];
+        match reserved + lent {
             0 => {
                 self.ready.discard(&mut self.queues, queue);
                 self.free += self.queues.remove(queue).capacity;
@@ -387,6 +408,42 @@ impl EventQueues {
     /// Takes a promise of `count` slots back.
     pub(crate) fn release(&mut self, queue: u32, count: u32) {
         self.queues[queue].reserved -= count;
+    }
+
+    /// Whether a descriptor that has borrowed so many spare slots may have one more: no more than are left, and
+    /// the last ones are for those that have few.
+    #[inline]
+    pub(crate) const fn lends_to(&self, borrowed: u32) -> bool {
+        has_share(borrowed, self.spare_left, self.spare)
+    }
+
+    /// Lends a spare slot to a descriptor of a queue; there is one.
+    pub(crate) fn lend(&mut self, queue: u32) {
+        self.spare_left -= 1;
+        self.queues[queue].lent += 1;
+    }
+
+    /// Takes a spare slot back that a descriptor of a queue has borrowed.
+    pub(crate) fn take_back(&mut self, queue: u32) {
+        self.spare_left += 1;
+        self.queues[queue].lent -= 1;
+    }
+
+    /// Notes that a descriptor of a queue is gone, and that so many spare slots which it has borrowed come back
+    /// with its events.
+    pub(crate) fn leave_behind(&mut self, queue: u32, borrowed: u32) {
+        self.queues[queue].left_behind += borrowed;
+    }
+
+    /// Frees the slot of an event that was polled and whose descriptor is gone; `recurring` says whether that
+    /// could borrow.
+    pub(crate) fn free_slot(&mut self, queue: u32, recurring: bool) {
+        if recurring && self.queues[queue].left_behind > 0 {
+            self.queues[queue].left_behind -= 1;
+            self.take_back(queue);
+        } else {
+            self.release(queue, 1);
+        }
     }
 
     /// Puts an event into a slot that was reserved for it.
@@ -484,7 +541,7 @@ mod tests {
         fn a_queue_with_events_is_told_or_known(
             steps in proptest::collection::vec((0_u8..8, 0..QUEUES, 0_usize..4), 0..300),
         ) {
-            let mut queues = EventQueues::new(QUEUES, 512);
+            let mut queues = EventQueues::new(QUEUES, 512, 0);
             let mut model: [Option<VecDeque<u64>>; QUEUES as usize] = Default::default();
             let mut known = BTreeSet::new();
             for (number, (step, queue, count)) in (0_u64..).zip(steps) {

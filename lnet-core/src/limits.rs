@@ -28,9 +28,14 @@ pub struct Limits {
     pub events: u32,
     /// Event slots that a memory descriptor without a threshold reserves. One of them is kept for its
     /// UNLINK event, so at least 2. While the others are in use (by events that are not polled, and of what
-    /// the descriptor sends, by what is under way), its requests are refused, and messages for it wait. By
-    /// default 128: as many events as come of the frames of two turns, or of 64 PUTs with ACK.
+    /// the descriptor sends, by what is under way), it borrows spare ones; where it may have no more of these,
+    /// its requests are refused, and messages for it wait. By default 128: as many events as come of the frames
+    /// of two turns, or of 64 PUTs with ACK.
     pub unlimited_events: u32,
+    /// Event slots besides those of the event queues, for descriptors without a threshold whose own are in use.
+    /// None may have more of them than are left then, and a quarter is for those that have few: one in 64. By
+    /// default 4096, so that one alone may have some 1,000 PUTs with ACK under way.
+    pub spare_events: u32,
     /// PUTs and GETs of this shard that have started and that their LND has not finished with. One in 64 is
     /// for pings and pushes: what waits for its peer to be discovered cannot take the room of these.
     pub requests: u32,
@@ -64,9 +69,10 @@ impl Limits {
     pub const DEFAULT: Self = Self {
         match_entries: 1 << 14,
         memory_descs: 1 << 15,
-        event_queues: 64,
+        event_queues: 1 << 10,
         events: 1 << 15,
         unlimited_events: 1 << 7,
+        spare_events: 1 << 12,
         requests: 1 << 12,
         responses: 1 << 12,
         forwards: 0,
@@ -104,7 +110,8 @@ impl Limits {
         self.match_entries <= MAX
             && self.memory_descs <= MAX
             && self.event_queues <= MAX
-            && self.events <= MAX
+            && self.events <= MAX / 2
+            && self.spare_events <= MAX / 2
             && self.requests <= MAX / 2
             && self.responses <= MAX / 4
             && self.forwards <= MAX / 4
@@ -147,6 +154,7 @@ mod tests {
         assert!(!Limits { memory_descs: (1 << SLOT_BITS) + 1, ..Limits::DEFAULT }.is_valid());
         assert!(!Limits { requests: 1 << SLOT_BITS, ..Limits::DEFAULT }.is_valid());
         assert!(!Limits { unlimited_events: 1, ..Limits::DEFAULT }.is_valid());
+        assert!(!Limits { spare_events: 1 << SLOT_BITS, ..Limits::DEFAULT }.is_valid());
         assert!(!Limits { delayed: 1 << SLOT_BITS, ..Limits::DEFAULT }.is_valid());
         assert!(!Limits { incoming: 0, ..Limits::DEFAULT }.is_valid());
     }

@@ -232,8 +232,9 @@ pub(crate) struct MemoryDesc {
     pub(crate) entry: u32,
     /// Slot of its event queue, or [`NONE`].
     pub(crate) event_queue: u32,
-    /// Slots reserved there that no event and no operation has taken yet.
-    pub(crate) event_slots: u32,
+    /// Slots reserved there that no event and no operation has taken yet, of which the last is for its UNLINK
+    /// event; how far it is below that one says how many spare slots it has borrowed.
+    pub(crate) event_slots: i32,
     /// Operations under way.
     pub(crate) operations: u32,
     /// Who watches for the responses to its requests, or [`NONE`].
@@ -322,11 +323,18 @@ impl MemoryDesc {
         self.length_bytes.saturating_sub(offset_bytes).min(self.max_size_bytes)
     }
 
-    /// Whether an operation finds an event slot, so that its event cannot be lost. One slot is kept for the
-    /// UNLINK event. A descriptor with a threshold has a slot for each operation that it takes.
+    /// Whether an operation finds an event slot of the descriptor's own, so that its event cannot be lost. One
+    /// slot is kept for the UNLINK event. A descriptor with a threshold has a slot for each operation that it
+    /// takes.
     #[inline]
-    pub(crate) const fn has_event_slot(&self) -> bool {
+    pub(crate) const fn has_own_event_slot(&self) -> bool {
         self.event_queue == NONE || self.event_slots > 1
+    }
+
+    /// Spare event slots that it has borrowed.
+    #[inline]
+    pub(crate) const fn borrowed_slots(&self) -> u32 {
+        if self.event_slots < 1 { self.event_slots.abs_diff(1) } else { 0 }
     }
 
     /// Whether messages that arrive for it may be given spans with bytes in common: where the sender says the
@@ -347,10 +355,11 @@ impl MemoryDesc {
         !matches!(self.ending, Ending::No) || self.auto_unlink && self.is_exhausted()
     }
 
-    /// Counts an operation in; says whether that used the descriptor up for good.
+    /// Counts an operation in, for which there is an event slot; says whether that used the descriptor up for
+    /// good.
     pub(crate) fn start(&mut self) -> bool {
         assert!(!self.is_used_up(), "an operation starts on a descriptor that is used up");
-        assert!(self.has_event_slot(), "an operation starts without an event slot");
+        assert!(self.has_own_event_slot() || self.is_infinite(), "an operation starts without an event slot");
         self.operations += 1;
         if !self.is_infinite() {
             self.threshold -= 1;

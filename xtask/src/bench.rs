@@ -89,7 +89,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "TYPE", value_parser = ["xdp", "tcp"], default_value = "xdp", requires = "compare")]
     net: String,
     /// Messages that are under way at once, with --compare
-    #[arg(long, value_name = "MESSAGES", value_parser = clap::value_parser!(u16).range(1..=64),
+    #[arg(long, value_name = "MESSAGES", value_parser = clap::value_parser!(u16).range(1..=128),
           default_value_t = 64, requires = "compare")]
     at_once: u16,
     /// Rows whose names have one of these words in them, and no others, with --compare; checksums is the

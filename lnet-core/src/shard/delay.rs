@@ -345,7 +345,7 @@ impl Shard {
                 || self.mds.get(md).is_some_and(|md| {
                     md.ending == Ending::No
                         && !md.is_exhausted()
-                        && (!md.has_event_slot() || md.is_withheld())
+                        && (!self.has_event_slot(md) || md.is_withheld())
                 });
             if !still_waits {
                 self.retry(slot);

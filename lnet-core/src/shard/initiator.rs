@@ -274,7 +274,7 @@ impl Shard {
             Err(SubmitError::UnknownMd(handle))
         } else if is_answered && left < wanted {
             Err(SubmitError::NoRoomForResponse { md: handle, left, wanted })
-        } else if !md.has_event_slot() {
+        } else if !self.has_event_slot(md) {
             Err(SubmitError::EventQueueFull(handle))
         } else {
             Ok(slot)

@@ -143,14 +143,15 @@ impl Shard {
         let mut md = MemoryDesc::new(spec);
         if let Some(queue) = spec.event_queue {
             md.event_queue = self.event_queue_slot(queue).ok_or(MdError::UnknownEventQueue(queue))?;
-            md.event_slots = match spec.threshold {
+            let wanted = match spec.threshold {
                 Threshold::Count(count) => count.saturating_add(1),
                 Threshold::Infinite => self.unlimited_events,
             };
-            let wanted = md.event_slots;
             self.events
                 .reserve(md.event_queue, wanted)
                 .map_err(|free| MdError::EventSlots { wanted, free })?;
+            // No queue has more than a handle can name.
+            md.event_slots = wanted as i32;
         }
         let slot = self.mds.insert(md).map_err(|_| MdError::Full)?;
         self.memory_nodes[slot as usize] = None;
@@ -189,19 +190,21 @@ impl Shard {
         let is_answer_lost = status == Status::Ok && md.responses > 0;
         let status = if is_answer_lost { Status::Unknown(Cause::Cancelled) } else { status };
         let event = Event::Unlink { md: self.event_md(slot, status, true) };
-        let md = &mut self.mds[slot];
-        if md.event_queue != NONE {
-            md.event_slots -= 1;
-            self.events.push(md.event_queue, event, false);
+        let queue = self.mds[slot].event_queue;
+        if queue != NONE {
+            self.events.push(queue, event, false);
         }
-        self.forget(slot);
+        self.forget(slot, 1);
         Unlinked::Done
     }
 
-    /// Counts an operation in on a descriptor (one that is neither used up nor out of event slots). One
+    /// Counts an operation in on a descriptor that is not used up and [has a slot](Self::has_event_slot). One
     /// that is used up thereby, and goes by itself, leaves its entry now and itself with its last operation.
     #[inline]
     pub(super) fn start(&mut self, slot: u32) {
+        if !self.mds[slot].has_own_event_slot() {
+            self.events.lend(self.mds[slot].event_queue);
+        }
         let ends = self.mds[slot].start();
         if self.mds[slot].is_exhausted() {
             self.note_retry(slot);
@@ -238,7 +241,7 @@ impl Shard {
         if unlinked {
             self.detach(slot);
             self.end_tracking(slot);
-            self.forget(slot);
+            self.forget(slot, 0);
         } else if md.tracker != NONE {
             // One without a threshold is watched only while it is busy (LNet `lib-msg.c:
             // lnet_msg_detach_md`): it outlives a lost response.
@@ -273,11 +276,14 @@ impl Shard {
         }
     }
 
-    /// Frees a descriptor without entry, tracker and operations, and the event slots that it did not need.
-    fn forget(&mut self, slot: u32) {
+    /// Frees a descriptor without entry, tracker and operations, and the event slots that it did not need:
+    /// `used` is 1 where its UNLINK event has the one that was for that.
+    fn forget(&mut self, slot: u32, used: u32) {
         let md = self.mds.remove(slot);
         if md.event_queue != NONE {
-            self.events.release(md.event_queue, md.event_slots);
+            let own = md.event_slots.max(1).unsigned_abs();
+            self.events.release(md.event_queue, own - used);
+            self.events.leave_behind(md.event_queue, md.borrowed_slots());
         }
     }
 }

@@ -199,7 +199,7 @@ impl Shard {
             mds: Slab::new(limits.memory_descs),
             parts: vec![[0; 2]; limits.memory_descs as usize],
             memory_nodes: vec![None; limits.memory_descs as usize],
-            events: EventQueues::new(limits.event_queues, limits.events),
+            events: EventQueues::new(limits.event_queues, limits.events, limits.spare_events),
             messages: Messages::new(&limits),
             trackers: Trackers::new(limits.memory_descs),
             peers,
@@ -262,13 +262,23 @@ impl Shard {
         let event = Some(*event);
         self.events.forget(popped);
         if recurring && self.mds.holds(md.slot(), md.generation()) {
-            self.mds[md.slot()].event_slots += 1;
-            self.note_retry(md.slot());
+            let md_slot = md.slot();
+            if self.mds[md_slot].borrowed_slots() > 0 {
+                self.events.take_back(queue);
+            }
+            self.mds[md_slot].event_slots += 1;
+            self.note_retry(md_slot);
             self.wake();
         } else {
-            self.events.release(queue, 1);
+            self.events.free_slot(queue, recurring);
         }
         event
+    }
+
+    /// Whether an operation of a descriptor finds an event slot: its own, or one that it may borrow.
+    #[inline]
+    fn has_event_slot(&self, md: &MemoryDesc) -> bool {
+        md.has_own_event_slot() || md.is_infinite() && self.events.lends_to(md.borrowed_slots())
     }
 
     /// Switches a bug on: the next credit of an NI that would return is lost.

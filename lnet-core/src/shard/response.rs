@@ -12,7 +12,7 @@ use crate::stats::{DelayReason, DropReason};
 impl Shard {
     pub(super) fn admit_ack(&mut self, handle: &WireHandle) -> Result<Inbound, NotTaken> {
         let md = self.respondent(handle)?;
-        if !self.mds[md].has_event_slot() {
+        if !self.has_event_slot(&self.mds[md]) {
             return Err(NotTaken::Busy { md, reason: DelayReason::EventSlots });
         }
         Ok(self.take_response(md, MdPart::default()))

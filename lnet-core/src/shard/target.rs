@@ -422,10 +422,10 @@ impl Shard {
     /// is, nothing else starts, or that message might wait for ever.
     #[inline]
     pub(super) fn may_start(&mut self, md: u32, alone: bool) -> Result<(), NotTaken> {
-        let descriptor = &mut self.mds[md];
-        if !descriptor.has_event_slot() {
+        if !self.has_event_slot(&self.mds[md]) {
             return Err(NotTaken::Busy { md, reason: DelayReason::EventSlots });
         }
+        let descriptor = &mut self.mds[md];
         if descriptor.is_withheld() {
             return Err(NotTaken::Busy { md, reason: DelayReason::Filled });
         }

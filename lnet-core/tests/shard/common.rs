@@ -60,6 +60,7 @@ pub(crate) fn config() -> ShardConfig {
             event_queues: 4,
             events: 1024,
             unlimited_events: 4,
+            spare_events: 0,
             requests: 32,
             responses: 32,
             forwards: 2,

@@ -29,6 +29,7 @@ mod parts;
 mod quota_model;
 mod resend;
 mod select;
+mod spare;
 mod stealing;
 mod target;
 mod track;

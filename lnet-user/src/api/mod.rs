@@ -485,7 +485,9 @@ impl ShardHandle {
     }
 
     /// Makes an event queue of `slots` places, which descriptors reserve: one for each operation of their
-    /// threshold, and one.
+    /// threshold, and one. A descriptor without a threshold reserves
+    /// [`Limits::unlimited_events`](lnet_core::limits::Limits::unlimited_events), 128 by default, and borrows
+    /// spare ones of its shard where it has more under way.
     ///
     /// # Errors
     /// [`LnetError::Queue`] when the shard has no room for it.

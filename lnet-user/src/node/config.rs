@@ -35,6 +35,7 @@ pub const DAEMON_LIMITS: Limits = Limits {
     event_queues: 64,
     events: 3 << 12,
     unlimited_events: 1 << 7,
+    spare_events: 1 << 11,
     requests: 1 << 10,
     responses: 1 << 10,
     forwards: 0,

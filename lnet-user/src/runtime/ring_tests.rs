@@ -25,6 +25,7 @@ const LIMITS: Limits = Limits {
     event_queues: 4,
     events: 4096,
     unlimited_events: 64,
+    spare_events: 0,
     requests: 128,
     responses: 128,
     forwards: 0,

@@ -32,6 +32,7 @@ pub(crate) fn config(shards: u32) -> NodeConfig {
             event_queues: 16,
             events: 1 << 13,
             unlimited_events: 1 << 6,
+            spare_events: 0,
             requests: 1 << 8,
             responses: 1 << 8,
             forwards: 0,

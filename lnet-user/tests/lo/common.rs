@@ -37,6 +37,7 @@ pub(crate) fn config(shards: u8) -> NodeConfig {
         event_queues: 8,
         events: 1 << 12,
         unlimited_events: 1 << 6,
+        spare_events: 0,
         requests: 1 << 8,
         responses: 1 << 8,
         forwards: 0,

@@ -35,6 +35,7 @@ pub(super) const LIMITS: Limits = Limits {
     event_queues: 1,
     events: 512,
     unlimited_events: 128,
+    spare_events: 0,
     requests: 64,
     responses: 64,
     forwards: 0,

@@ -53,6 +53,7 @@ const LIMITS: Limits = Limits {
     event_queues: 2,
     events: 512,
     unlimited_events: 3,
+    spare_events: 4,
     requests: 8,
     responses: 8,
     forwards: 0,

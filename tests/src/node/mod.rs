@@ -65,6 +65,7 @@ pub const LIMITS: Limits = Limits {
     event_queues: 8,
     events: 1 << 15,
     unlimited_events: 1 << 7,
+    spare_events: 1 << 12,
     requests: 1 << 10,
     responses: 1 << 10,
     forwards: 0,

@@ -63,6 +63,7 @@ const LIMITS: Limits = Limits {
     event_queues: 2,
     events: 700,
     unlimited_events: 3,
+    spare_events: 4,
     requests: 64,
     responses: 64,
     forwards: 0,
@@ -74,8 +75,13 @@ const LIMITS: Limits = Limits {
 
 /// Limits beside hostile nodes: those of `lnetd`, but for peers, of whom there are soon too many, and for
 /// slots of the event queues of a run.
-const LIMITS_UNDER_ATTACK: Limits =
-    Limits { peers: 2 * DAEMON_LIMITS.delayed, unlimited_events: 3, nis: 3, ..DAEMON_LIMITS };
+const LIMITS_UNDER_ATTACK: Limits = Limits {
+    peers: 2 * DAEMON_LIMITS.delayed,
+    unlimited_events: 3,
+    spare_events: 4,
+    nis: 3,
+    ..DAEMON_LIMITS
+};
 
 /// Limits beside hostile nodes of which each speaks in its own name alone: small enough for one to fill. Over
 /// frames one that acknowledges nothing soon has no more to send.

@@ -22,10 +22,13 @@ fn start(namespace: &Namespace, mode: XdpMode) -> Lnet {
     let config = config(namespace, Nid::LO);
     let mut policies = config.policies.clone();
     policies.push((17, Policy::Pin(0)));
-    let limits = Limits { unlimited_events: 1 << 9, ..Limits::DEFAULT };
     let frames = Some(config.frames_for(2, 4));
-    let config =
-        config.frames(frames).lnd_timeout(Duration::from_secs(5)).nis(nis).policies(policies).limits(limits);
+    let config = config
+        .frames(frames)
+        .lnd_timeout(Duration::from_secs(5))
+        .nis(nis)
+        .policies(policies)
+        .limits(Limits::DEFAULT);
     let lnet = enter(namespace, || Lnet::start(&config).unwrap());
     lnet.open().unwrap();
     lnet

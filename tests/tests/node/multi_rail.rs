@@ -42,9 +42,8 @@ fn start(namespace: &Namespace, net_type: NetType) -> Lnet {
     let base = config(namespace, Nid::LO);
     let mut policies = base.policies.clone();
     policies.push((17, Policy::Pin(0)));
-    let limits = Limits { unlimited_events: 1 << 9, ..Limits::DEFAULT };
     let frames = (net_type == NetType::XDP).then(|| base.frames_for(2, 4));
-    let config = base.frames(frames).nis(nis).policies(policies).limits(limits);
+    let config = base.frames(frames).nis(nis).policies(policies).limits(Limits::DEFAULT);
     // A rail that has come back is dialled soon.
     let max_reconnect = Duration::from_secs(2);
     let sock = SockTunables { timeout: SOCK_TIMEOUT, max_reconnect, ..SockTunables::DEFAULT };

@@ -91,8 +91,7 @@ fn tcp_load(serving: [&[&[u32]]; 2]) -> [Vec<bool>; 2] {
         let ni = |((nid, interface), serving): ((&Nid, &Interface), &&[u32])| {
             NiConfig::new(*nid, &interface.name).serving_shards(serving.to_vec())
         };
-        let limits = Limits { unlimited_events: 1 << 9, ..Limits::DEFAULT };
-        let config = base.nis(places.map(ni).collect()).policies(policies).limits(limits);
+        let config = base.nis(places.map(ni).collect()).policies(policies).limits(Limits::DEFAULT);
         let lnet = enter(namespaces[node], || Lnet::start(&config).unwrap());
         lnet.open().unwrap();
         lnet

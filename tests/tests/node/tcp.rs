@@ -41,8 +41,7 @@ fn start(namespace: &Namespace, nids: &[Nid]) -> Lnet {
     let base = config(namespace, Nid::LO);
     let mut policies = base.policies.clone();
     policies.push((17, Policy::Pin(0)));
-    let limits = Limits { unlimited_events: 1 << 9, ..Limits::DEFAULT };
-    let config: NodeConfig = base.nis(nis).policies(policies).limits(limits);
+    let config: NodeConfig = base.nis(nis).policies(policies).limits(Limits::DEFAULT);
     let lnet = enter(namespace, || Lnet::start(&config).unwrap());
     lnet.open().unwrap();
     lnet
