@@ -207,15 +207,63 @@ pub(crate) enum Ending {
     Aborted,
 }
 
-/// Whether a descriptor whose spans may overlap is reserved for one message.
+/// How many messages are written into a descriptor whose spans may overlap, and whether others are kept out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Withheld {
-    No,
-    /// A message waits until the descriptor is idle: none that arrives starts before that.
-    Claimed,
-    /// A message is written into it, a REPLY or one that a sibling shard has, so that no other one may be.
-    /// Its LND may have lent the bytes to the kernel.
-    Filled,
+pub(crate) struct Withheld(u8);
+
+impl Withheld {
+    /// Nothing is known to be written.
+    pub(crate) const NO: Self = Self(0);
+    /// A message waits until the descriptor is idle.
+    const CLAIMED: u8 = 1 << 7;
+    /// One message is written that is to be alone.
+    const ALONE: u8 = Self::CLAIMED - 1;
+    /// As many are written beside each other as are counted.
+    const FULL: u8 = Self::ALONE - 1;
+
+    /// Whether no message that arrives may start.
+    #[inline]
+    pub(crate) const fn keeps_out(self) -> bool {
+        self.0 >= Self::FULL
+    }
+
+    /// Whether messages are written into it: its bytes are not to be sent.
+    #[inline]
+    pub(crate) const fn is_filled(self) -> bool {
+        self.0 & Self::ALONE != 0
+    }
+
+    /// Whether a message waits until the descriptor is idle.
+    #[inline]
+    pub(crate) const fn is_claimed(self) -> bool {
+        self.0 & Self::CLAIMED != 0
+    }
+
+    /// Keeps others out until the descriptor is idle.
+    pub(crate) const fn claim(&mut self) {
+        self.0 |= Self::CLAIMED;
+    }
+
+    /// The descriptor is idle.
+    pub(crate) const fn unclaim(&mut self) {
+        self.0 &= Self::ALONE;
+    }
+
+    /// A message begins to be written that no other one may be beside: a sibling shard writes it, or its LND
+    /// may have lent the bytes to the kernel.
+    pub(crate) const fn fill_alone(&mut self) {
+        self.0 |= Self::ALONE;
+    }
+
+    /// A message begins to be written beside others; nothing keeps it out.
+    pub(crate) const fn fill(&mut self) {
+        self.0 += 1;
+    }
+
+    /// A message that was written has ended.
+    pub(crate) const fn end_fill(&mut self) {
+        self.0 = if self.0 & Self::ALONE == Self::ALONE { self.0 & Self::CLAIMED } else { self.0 - 1 };
+    }
 }
 
 /// A descriptor as a shard holds it: a cache line, which every operation touches.
@@ -270,7 +318,7 @@ impl MemoryDesc {
             responses: 0,
             auto_unlink: spec.auto_unlink,
             ending: Ending::No,
-            withheld: Withheld::No,
+            withheld: Withheld::NO,
             awaited: false,
             user_ptr: spec.user_ptr,
         }
@@ -342,12 +390,6 @@ impl MemoryDesc {
     #[inline]
     pub(crate) const fn shares_spans(&self) -> bool {
         self.options.contains(MdOptions::MANAGE_REMOTE) || self.is_bound()
-    }
-
-    /// Whether it is reserved for one message.
-    #[inline]
-    pub(crate) const fn is_withheld(&self) -> bool {
-        !matches!(self.withheld, Withheld::No)
     }
 
     /// Whether the end of its last operation is its own end (LNet `lib-lnet.h: lnet_md_unlinkable`).

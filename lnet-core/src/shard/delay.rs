@@ -345,7 +345,7 @@ impl Shard {
                 || self.mds.get(md).is_some_and(|md| {
                     md.ending == Ending::No
                         && !md.is_exhausted()
-                        && (!self.has_event_slot(md) || md.is_withheld())
+                        && (!self.has_event_slot(md) || md.withheld.keeps_out())
                 });
             if !still_waits {
                 self.retry(slot);

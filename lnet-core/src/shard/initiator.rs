@@ -9,7 +9,7 @@ use super::{Choice, Shard};
 use crate::collections::NONE;
 use crate::handle::MdHandle;
 use crate::lnd::{Cause, NiId, PING_PORTAL, PeerSlot, Span, Status, Transmit, TxId};
-use crate::md::{Ending, MdOptions, MemoryDesc, Withheld};
+use crate::md::{Ending, MdOptions, MemoryDesc};
 use crate::message::{Budget, MessageState, Purpose};
 use crate::time::Instant;
 use crate::track::Response;
@@ -109,7 +109,7 @@ pub enum SubmitError {
     /// The descriptor has no threshold, and its events are still to be polled or to come (`-ENOMEM`).
     #[error("memory descriptor {:#x} has no event slot left until events are polled", .0.0.0)]
     EventQueueFull(MdHandle),
-    /// A REPLY is being written into it (`-EBUSY`).
+    /// REPLYs are being written into it (`-EBUSY`).
     #[error("memory descriptor {:#x} is being written into: put from it after the REPLY", .0.0.0)]
     MdLent(MdHandle),
     /// The descriptor ends before the part that is to be sent or filled (`-EINVAL`).
@@ -175,7 +175,7 @@ impl Shard {
         };
         let slot = self.initiator_slot(put.md, &put.target.nid, put.portal, put.ack)?;
         let md = &mut self.mds[slot];
-        if md.withheld == Withheld::Filled {
+        if md.withheld.is_filled() {
             return Err(SubmitError::MdLent(put.md));
         }
         let part = part_of(put.md, md, put.part)?;

@@ -9,7 +9,7 @@ use crate::collections::NONE;
 use crate::event::Event;
 use crate::handle::{Cookie, CookieKind, MdHandle, MeHandle};
 use crate::lnd::{Cause, Status};
-use crate::md::{Ending, MdError, MdOptions, MdSpec, MemoryDesc, Threshold, Unlinked, Withheld};
+use crate::md::{Ending, MdError, MdOptions, MdSpec, MemoryDesc, Threshold, Unlinked};
 use crate::message::Purpose;
 use crate::portal::{EntryError, EntrySpec, Position};
 use crate::topology::MemoryNode;
@@ -224,8 +224,8 @@ impl Shard {
         if ended.is_unanswered(status) {
             md.responses = md.responses.saturating_sub(1);
         }
-        if md.operations == 0 && md.withheld == Withheld::Claimed {
-            md.withheld = Withheld::No;
+        if md.operations == 0 && md.withheld.is_claimed() {
+            md.withheld.unclaim();
             self.note_retry(slot);
         }
         let md = &mut self.mds[slot];

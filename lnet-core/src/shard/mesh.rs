@@ -25,15 +25,16 @@
 //! what has to be said is in the records of the messages, so no queue grows here, however rarely
 //! [`Shard::poll_mesh_to`] is called. A descriptor whose spans may overlap (`MANAGE_REMOTE`, and what REPLYs
 //! go to) lends one span at a time, and only while nothing else is under way on it. A REPLY that arrives on
-//! its own shard is alone as well, with nothing that reads its bytes: the LND may have lent them to the
-//! kernel. A descriptor with a lent span lives until that is returned. A header that goes by a name which the
-//! sibling does not know yet waits there until it has the same snapshot.
+//! its own shard is written beside nothing that reads its bytes, and beside no other one where its LND may lend
+//! them to the kernel; LNDs that copy all themselves write REPLYs beside each other, as PUTs at chosen offsets.
+//! A descriptor with a lent span lives until that is returned. A header that goes by a name which the sibling
+//! does not know yet waits there until it has the same snapshot.
 //!
 //! What an arriving shard counts: messages received, failed, dropped. What the lending one does: events,
 //! responses, [`Counters::lent`](crate::stats::Counters::lent).
 //!
-//! A REPLY waits for PUTs out of its bytes and for REPLYs before it. `Topology::with_steering` switches this
-//! exchange on; without it a shard takes everything that its LNDs bring.
+//! A REPLY waits for PUTs out of its bytes, and for REPLYs before it that are to be alone.
+//! `Topology::with_steering` switches this exchange on; without it a shard takes everything that its LNDs bring.
 
 use lnet_wire::steer::{PORTALS, PolicyWord, SteerKey, shard_of};
 use lnet_wire::{Body, Header, Nid};
@@ -44,7 +45,6 @@ use super::target::{Decision, Inbound, Scope, Wait};
 use crate::collections::NONE;
 use crate::handle::ShardId;
 use crate::lnd::{Cause, NiId, Span, Status};
-use crate::md::Withheld;
 use crate::stats::DropReason;
 use crate::time::Instant;
 
@@ -273,7 +273,7 @@ impl Shard {
             Decision::Take(inbound) => {
                 let exclusive = self.is_exclusive(&self.delayed.records[slot].header, &inbound);
                 if exclusive {
-                    self.mds[inbound.md()].withheld = Withheld::Filled;
+                    self.mds[inbound.md()].withheld.fill_alone();
                 }
                 let record = &mut self.delayed.records[slot];
                 // Nothing is discarded there: who has the message counts what it takes by this span.

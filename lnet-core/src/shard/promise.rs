@@ -12,7 +12,7 @@ use super::report::EndedOperation;
 use super::target::Inbound;
 use crate::collections::NONE;
 use crate::lnd::{Cause, NiId, PeerSlot, Span, Status, Transmit, TxId};
-use crate::md::{Ending, MdOptions, Withheld};
+use crate::md::{Ending, MdOptions};
 use crate::message::{Budget, Gated, Message, MessageState, Purpose, SILENT_MAX};
 use crate::stats::DropReason;
 use crate::time::Instant;
@@ -37,9 +37,9 @@ impl Shard {
     pub(super) fn end_arrival(&mut self, now: Instant, header: &Header, inbound: &Inbound, status: Status) {
         let &Inbound { ref span, response } = inbound;
         let md = inbound.md();
-        if self.mds[md].withheld == Withheld::Filled && header.message_type().carries_payload() {
-            // This message filled it: no other one with payload has started since.
-            self.mds[md].withheld = Withheld::No;
+        if self.mds[md].withheld.is_filled() && header.message_type().carries_payload() {
+            // This message is among those: what has payload and is not counted starts on an idle descriptor.
+            self.mds[md].withheld.end_fill();
             self.note_retry(md);
         }
         if let (Body::Get { .. }, Status::Ok, Some(promise)) = (&header.body, status, response) {

@@ -5,8 +5,8 @@ use lnet_wire::{Header, WireHandle};
 use super::target::{Inbound, NotTaken};
 use super::{MdPart, Shard};
 use crate::handle::{Cookie, MdHandle};
-use crate::lnd::Span;
-use crate::md::{MdOptions, Withheld};
+use crate::lnd::{NiId, Span};
+use crate::md::MdOptions;
 use crate::stats::{DelayReason, DropReason};
 
 impl Shard {
@@ -20,6 +20,7 @@ impl Shard {
 
     pub(super) fn admit_reply(
         &mut self,
+        ni: NiId,
         header: &Header,
         handle: &WireHandle,
         lends: bool,
@@ -35,9 +36,16 @@ impl Shard {
         let length_bytes = header.payload_length.min(room_bytes);
         // PUTs read the bytes that it writes. GETs alone have done so when its own operation is counted out.
         let is_source = descriptor.options.contains(MdOptions::SOURCE);
-        self.may_start(md, lends || is_source)?;
+        let is_alone = lends || is_source || self.topology.known_ni(ni).facts.fills_alone;
+        let meets_others = is_alone && self.mds[md].withheld.is_filled();
+        self.may_start(md, lends || is_source || meets_others)?;
         let inbound = self.take_response(md, MdPart { offset_bytes, length_bytes });
-        self.mds[md].withheld = Withheld::Filled;
+        let withheld = &mut self.mds[md].withheld;
+        if is_alone {
+            withheld.fill_alone();
+        } else {
+            withheld.fill();
+        }
         Ok(inbound)
     }
 

@@ -17,7 +17,7 @@ use crate::lnd::{
     Cause, NiId, Path, PathReport, Prefetch, PrefetchHint, PrefetchHints, RxId, Span, Status, TxId, Uplink,
     Verdict,
 };
-use crate::md::{MdOptions, Withheld};
+use crate::md::MdOptions;
 use crate::portal::Room;
 use crate::stats::{DelayReason, DropReason};
 use crate::time::Instant;
@@ -399,7 +399,7 @@ impl Shard {
                 (MdOptions::GET, return_md, portal, match_bits, offset, sink_length)
             }
             Body::Ack { md, .. } => return self.admit_ack(&md),
-            Body::Reply { md } => return self.admit_reply(header, &md, lends),
+            Body::Reply { md } => return self.admit_reply(by.0, header, &md, lends),
             Body::Hello { .. } => return Err(DropReason::Malformed.into()),
         };
         let peer = self.topology.peer_with_aliases(&header.source.nid);
@@ -417,20 +417,20 @@ impl Shard {
         Ok(self.take(room, response))
     }
 
-    /// Whether a descriptor is ready for one more operation: it has an event slot, and no message is written
-    /// where this one may be. A message that is to be `alone` waits until the descriptor is idle; until it
-    /// is, nothing else starts, or that message might wait for ever.
+    /// Whether a descriptor is ready for one more operation: it has an event slot, and no message that is to be
+    /// alone is written where this one may be. A message that is to be `alone` waits until the descriptor is
+    /// idle; until it is, nothing else starts, or that message might wait for ever.
     #[inline]
     pub(super) fn may_start(&mut self, md: u32, alone: bool) -> Result<(), NotTaken> {
         if !self.has_event_slot(&self.mds[md]) {
             return Err(NotTaken::Busy { md, reason: DelayReason::EventSlots });
         }
         let descriptor = &mut self.mds[md];
-        if descriptor.is_withheld() {
+        if descriptor.withheld.keeps_out() {
             return Err(NotTaken::Busy { md, reason: DelayReason::Filled });
         }
         if alone && descriptor.operations > 0 {
-            descriptor.withheld = Withheld::Claimed;
+            descriptor.withheld.claim();
             return Err(NotTaken::Busy { md, reason: DelayReason::Filled });
         }
         Ok(())
