@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, ensure};
 use lnet_core::event::Event;
+use lnet_core::limits::Limits;
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
@@ -18,8 +19,12 @@ use crate::measure::{Endpoint, PATIENCE, flood_for};
 use crate::messages::Operation;
 
 const PORTAL: u32 = 20;
+/// Limits of a node that says nothing of them.
+const LIMITS: Limits = Limits::DEFAULT;
 /// Places of an event queue.
 const EVENT_SLOTS: u32 = 1 << 10;
+/// Descriptors that messages may start from.
+const SOURCES_MAX: u32 = 128;
 /// How long a thread waits before it looks whether it is to stop.
 const TICK: Duration = Duration::from_millis(10);
 
@@ -28,8 +33,9 @@ const TICK: Duration = Duration::from_millis(10);
 pub struct End {
     arrivals: EventQueue,
     ends: EventQueue,
-    /// All messages start from this one, as those of a program that binds once.
-    source: Descriptor,
+    source: MdSpec,
+    /// Messages start from each in turn: from one, as of a program that binds once, where no more are asked for.
+    sources: Vec<Descriptor>,
     target: Target,
     operation: Operation,
     /// Puts that may be under way besides those that are.
@@ -79,17 +85,31 @@ impl End {
         let lnet = Lnet::start_on(&NodeConfig::new(nis), threads)?;
         let shard = lnet.shard(0)?;
         let arrivals = shard.create_event_queue(EVENT_SLOTS)?;
-        let ends = shard.create_event_queue(EVENT_SLOTS)?;
+        let ends = shard.create_event_queue(SOURCES_MAX * LIMITS.unlimited_events)?;
         let md = |options, queue: &EventQueue| MdSpec {
             auto_unlink: false,
             ..MdSpec::new(bytes as u64, Threshold::Infinite, options, queue.handle())
         };
         let taken = md(operation.served(), &arrivals);
         shard.attach(&EntrySpec::new(PORTAL, 0), &taken, Buffer::zeroed(bytes))?.detach();
-        let source = shard.bind(&md(MdOptions::NONE, &ends), Buffer::zeroed(bytes))?;
+        let source = md(MdOptions::NONE, &ends);
+        let sources = vec![shard.bind(&source, Buffer::zeroed(bytes))?];
         lnet.open()?;
         let target = Target::new(peer, PORTAL, 0);
-        Ok(Self { arrivals, ends, source, target, operation, free: window, lnet })
+        Ok(Self { arrivals, ends, source, sources, target, operation, free: window, lnet })
+    }
+
+    /// The end with so many descriptors in all, of which the messages start in turn.
+    ///
+    /// # Errors
+    /// What the node refused.
+    pub fn spread(mut self, sources: usize) -> anyhow::Result<Self> {
+        let shard = self.lnet.shard(0)?;
+        while self.sources.len() < sources {
+            let buffer = Buffer::zeroed(self.source.length_bytes as usize);
+            self.sources.push(shard.bind(&self.source, buffer)?);
+        }
+        Ok(self)
     }
 
     /// Its node.
@@ -150,7 +170,7 @@ impl Endpoint for End {
             self.take_ends(true)?;
         }
         self.free = self.free.checked_sub(1).context("more messages are under way than the window holds")?;
-        let source = &self.source;
+        let source = &self.sources[number as usize % self.sources.len()];
         let request = match self.operation {
             Operation::Put { ack } => {
                 source.put(&self.target, if ack { Ack::Wanted } else { Ack::NotWanted }, number)

@@ -246,6 +246,10 @@ fn rows(cli: &Cli, bytes: usize, not_installed: &mut BTreeSet<&'static str>) -> 
         add(&format!("{name}, application-driven"), &|| messages(link, time, at_once, open))?;
         let open = |side: Side<'_>, window| threaded::End::open(side, operation, bytes, window);
         add(&format!("{name}, threaded"), &|| messages(link, time, at_once, open))?;
+        if operation == Operation::Get {
+            let open = |side: Side<'_>, window| open(side, window)?.spread(window);
+            add(&format!("{name}, threaded, a descriptor each"), &|| messages(link, time, at_once, open))?;
+        }
     }
     for (name, is_write) in [("read", false), ("write", true)] {
         if selftest::has_length(bytes) {
