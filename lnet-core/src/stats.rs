@@ -131,6 +131,8 @@ pub struct Counters {
     pub gated: u64,
     /// Responses that had waited for a credit for long, and made room for others.
     pub responses_evicted: u64,
+    /// Requests that were refused since every peer slot was busy with another peer.
+    pub peers_refused: u64,
     /// Credits of NIs that went from a message which its peer did not take for long to one that waited, or
     /// that were lent and went.
     pub credits_passed_on: u64,

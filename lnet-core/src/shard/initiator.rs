@@ -139,8 +139,8 @@ pub enum SubmitError {
     /// The shard holds no more requests (`-ENOMEM`).
     #[error("too many requests under way")]
     RequestsFull,
-    /// Every peer slot is busy with another peer (`-ENOMEM`).
-    #[error("every peer slot is busy")]
+    /// Every peer slot is busy with another peer (`-ENOMEM`; [`Limits::peers`](crate::Limits::peers)).
+    #[error("every peer slot is busy: `Limits::peers` says how many a shard has")]
     PeersFull,
     /// The target seems to have failed ([`crate::fault`], `-EIO`).
     #[error("simulated failure of {0}: restoring it ends that")]
@@ -317,6 +317,7 @@ impl Shard {
         let credits = self.ni(ni).peer_share;
         let Some(peer) = self.peers.acquire(&next_hop, credits) else {
             self.messages.unreserve(Budget::Request);
+            self.counters.peers_refused += 1;
             return Err(SubmitError::PeersFull);
         };
         self.take_turn(turn, from_ni, peer);

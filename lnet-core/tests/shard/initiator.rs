@@ -260,6 +260,7 @@ fn busy_peers_make_no_room_and_idle_ones_do() {
     let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(2), ..node.md(1) }).unwrap();
     node.shard.put(NOW, &put_request(md, 2)).unwrap();
     assert_eq!(node.shard.put(NOW, &put_request(md, 3)), Err(SubmitError::PeersFull));
+    assert_eq!(node.shard.counters().peers_refused, 1);
     let transmit = node.transmit().unwrap();
     node.shard.sent(NOW, transmit.tx, Status::Ok);
     assert_eq!(node.shard.put(NOW, &put_request(md, 3)), Ok(()));

@@ -59,7 +59,8 @@ impl OwnedRequest {
 
 impl ShardHandle {
     /// Posts a match entry with a memory descriptor, which borrows `buffer` until its last event. Where
-    /// another thread drives the shard, this one waits for it.
+    /// another thread drives the shard, this one waits for it: of many entries at once
+    /// [`attach_all`](Self::attach_all) makes few such waits.
     ///
     /// # Errors
     /// [`NotLent`] says why, and hands the buffer back.
@@ -152,9 +153,10 @@ impl ShardHandle {
         }
     }
 
-    /// [`ShardHandle::attach`] for each of these, up to 64 by one call: a burst costs the caller few waits
-    /// for a thread that drives the shard. The results stand in their order; one that is refused does not
-    /// keep the others from being made.
+    /// [`ShardHandle::attach`] for each of these, up to 64 between two turns of the shard: a burst costs the
+    /// caller few waits for a thread that drives it. The results stand in their order; one that is refused does
+    /// not keep the others from being made. Where it is to be all or none, collect them into a `Result`: the
+    /// handles of those that were made are dropped then, which unlinks them. Messages may find them until that.
     ///
     /// # Errors
     /// [`NotLent`] for each entry that was not made, as [`ShardHandle::attach`].
@@ -309,6 +311,34 @@ impl Lnet {
             Ok(shard) => shard.attach(entry, md, buffer),
             Err(error) => Err(NotLent { error, buffer: Some(buffer) }),
         }
+    }
+
+    /// [`ShardHandle::attach_all`] on the shards where [`Lnet::attach`] posts: those of each shard in their
+    /// order, shard by shard. The results stand in the order of the entries.
+    ///
+    /// # Errors
+    /// [`NotLent`] for each entry that was not made, as [`Lnet::attach`].
+    #[must_use]
+    pub fn attach_all(&self, entries: Vec<(EntrySpec, MdSpec, Buffer)>) -> Vec<Result<Entry, NotLent>> {
+        let mut results: Vec<_> = std::iter::repeat_with(|| None).take(entries.len()).collect();
+        let mut by_shard: Vec<(Vec<usize>, Vec<_>)> = self.shards().map(|_| Default::default()).collect();
+        for (index, (entry, md, buffer)) in entries.into_iter().enumerate() {
+            match self.shard_of_entry(&entry, &md) {
+                Ok(ShardHandle { shard, .. }) => {
+                    let (indices, list) = &mut by_shard[shard];
+                    indices.push(index);
+                    list.push((entry, md, buffer));
+                }
+                Err(error) => results[index] = Some(Err(NotLent { error, buffer: Some(buffer) })),
+            }
+        }
+        for (shard, (indices, list)) in self.shards().zip(by_shard) {
+            for (index, made) in indices.into_iter().zip(shard.attach_all(list)) {
+                results[index] = Some(made);
+            }
+        }
+        // Each entry was refused above, or is in the list of one shard.
+        results.into_iter().flatten().collect()
     }
 
     /// [`ShardHandle::attach_async`] on the shard where [`Lnet::attach`] posts.

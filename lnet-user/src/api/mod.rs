@@ -10,11 +10,11 @@
 //! ([`EventQueue::next_blocking`]): then no message wakes another thread.
 //!
 //! [`Lnet::start`] starts the node; [`ShardHandle`]s make event queues, match entries and descriptors, for
-//! which the caller waits or does not ([`ShardHandle::attach_async`], [`ShardHandle::attach_queued`]);
-//! [`Descriptor::put`] and [`Descriptor::get`] make requests that are queued, started or awaited
-//! ([`UnsentRequest`]); an [`EventQueue`] tells what came of them. Buffers
-//! are lent by value and come home with the last event of their descriptor. An application that would rather
-//! drive the shards itself, without any hand-over between threads, uses
+//! which the caller waits or does not ([`ShardHandle::attach_async`], [`ShardHandle::attach_queued`]), or once
+//! for many ([`Lnet::attach_all`]); [`Descriptor::put`] and [`Descriptor::get`] make requests that are queued,
+//! started or awaited ([`UnsentRequest`]); an [`EventQueue`] tells what came of them. Buffers are lent by value
+//! and come home with the last event of their descriptor. An application that would rather drive the shards
+//! itself, without any hand-over between threads, uses
 //! [`NodeDriver::start`](crate::node::NodeDriver::start) and [`Worker`] instead.
 //!
 //! [`Lnet::attach`] finds an entry's shard by its portal's policy, and a queue of [`Lnet`] is on all shards:
@@ -203,6 +203,9 @@ struct ShardEnd {
     refusals: Arc<Refusals>,
     /// Stops with this.
     thread: ShardThread<Service>,
+    /// Calls whose callers waited for their result.
+    #[cfg(test)]
+    run_count: std::sync::atomic::AtomicUsize,
 }
 
 /// A running node. Cheap to clone, and may be used on any thread.
@@ -407,7 +410,13 @@ impl ShardEnd {
         let thread =
             ShardThread::spawn_with(worker, cpu, idle, service, Service::has_work, Arc::clone(fate), turn);
         match thread {
-            Ok(thread) => Ok(Self { caller, refusals: Refusals::of_entries(), thread }),
+            Ok(thread) => Ok(Self {
+                caller,
+                refusals: Refusals::of_entries(),
+                thread,
+                #[cfg(test)]
+                run_count: 0.into(),
+            }),
             Err(error) => Err(LnetError::Thread { shard, error }),
         }
     }
@@ -446,6 +455,8 @@ impl ShardEnd {
         &self,
         run: impl FnOnce(&mut Worker, &mut Queues) -> R + Send + 'static,
     ) -> Result<R, LnetError> {
+        #[cfg(test)]
+        self.run_count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         match self.thread.try_call(run, |run, worker, service| service.run(run, worker)) {
             Ok(result) => result.map_err(LnetError::Ended),
             Err(run) => self.caller.run(run),

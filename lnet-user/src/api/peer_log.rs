@@ -25,24 +25,22 @@ const SILENCE: Duration = Duration::from_secs(2);
 /// Peers that are remembered.
 const PEERS_MAX: usize = 4096;
 /// What is refused since it is wrong, not since it comes late, twice or too fast.
-const REFUSED: [&str; 9] = [
+const REFUSED: [&str; 8] = [
     "malformed",
     "bad_ack",
     "bad_identity",
     "unchecked",
-    "peers_full",
     "bad_checksum",
     "bad_header",
     "header_mismatch",
     "payload_corrupt",
 ];
 /// Connections that were refused or ended since the other end did what it may not, or too much of it.
-const CONNECTIONS_REFUSED: [SocklndEvent; 15] = [
+const CONNECTIONS_REFUSED: [SocklndEvent; 14] = [
     SocklndEvent::Unprivileged,
     SocklndEvent::HandshakesFull,
     SocklndEvent::HandshakeTimeout,
     SocklndEvent::ConnectionsFull,
-    SocklndEvent::PeersFull,
     SocklndEvent::BadRequest,
     SocklndEvent::UnknownTarget,
     SocklndEvent::Impostor,
@@ -56,8 +54,8 @@ const CONNECTIONS_REFUSED: [SocklndEvent; 15] = [
 ];
 
 /// Messages that found no room: strangers may have taken it.
-const FULL: [DropReason; 4] =
-    [DropReason::EventQueueFull, DropReason::PeersFull, DropReason::ResponsesFull, DropReason::DelayedFull];
+const FULL: [DropReason; 3] =
+    [DropReason::EventQueueFull, DropReason::ResponsesFull, DropReason::DelayedFull];
 
 /// Messages that are not for this node, or could not be answered: a peer takes the node for another one, or
 /// for a router (LNet `lib-move.c: lnet_parse`).
@@ -102,7 +100,12 @@ pub(super) enum Reason {
     Full(&'static str),
     /// A message that is not for this node, or names what no node has.
     Astray(&'static str),
+    /// What is from or for a peer beside as many others as a shard remembers, all of which are busy.
+    Peer(&'static str),
 }
+
+/// What LNDs call a peer that finds no room.
+const PEERS_FULL: &str = "peers_full";
 
 /// What a shard has refused, by reason.
 pub(super) type Refused = Vec<(Reason, u64)>;
@@ -174,13 +177,18 @@ impl PeerLog {
         }
     }
 
-    /// Tells what was refused since the last time; `told` by the shards.
-    pub(super) fn note_refused(&mut self, now: Instant, told: impl Iterator<Item = (Reason, u64)>) {
+    /// Tells what was refused since the last time; `told` by the shards, each of which remembers so many peers.
+    pub(super) fn note_refused(
+        &mut self,
+        now: Instant,
+        peers_max: u32,
+        told: impl Iterator<Item = (Reason, u64)>,
+    ) {
         let mut sums: BTreeMap<Reason, u64> = BTreeMap::new();
         for (reason, count) in told {
             *sums.entry(reason).or_default() += count;
         }
-        let [mut frames, mut connections, mut full, mut astray] = [const { Vec::new() }; 4];
+        let [mut frames, mut connections, mut full, mut astray, mut peers] = [const { Vec::new() }; 5];
         for (reason, count) in &sums {
             let more = count.saturating_sub(self.refused.get(reason).copied().unwrap_or(0));
             let (name, list) = match reason {
@@ -188,6 +196,7 @@ impl PeerLog {
                 Reason::Connection(name) => (name, &mut connections),
                 Reason::Full(name) => (name, &mut full),
                 Reason::Astray(name) => (name, &mut astray),
+                Reason::Peer(name) => (name, &mut peers),
             };
             if more > 0 {
                 list.push(format!("{name} {more}"));
@@ -208,6 +217,12 @@ impl PeerLog {
         if !astray.is_empty() {
             warn!(reasons = astray.join(", "), "messages were dropped that are not for this node");
         }
+        if !peers.is_empty() {
+            let refused = peers.join(", ");
+            let text = "peers were refused: as many others are busy as a shard remembers; `lnetd --peer-memory`, \
+                        or `Limits::peers` of a program, raises that";
+            warn!(refused, peers_max, "{text}");
+        }
         (self.refused, self.looked) = (sums, Some(now));
     }
 }
@@ -216,6 +231,8 @@ impl PeerLog {
 pub(super) fn refused(worker: &Worker) -> Refused {
     let mut counted = Vec::new();
     let told = worker.count(&mut |what, name, count| match what {
+        Counted::Connections if name == PEERS_FULL => counted.push((Reason::Peer("connections"), count)),
+        _ if name == PEERS_FULL => counted.push((Reason::Peer("frames"), count)),
         Counted::Connections if CONNECTIONS_REFUSED.iter().any(|event| event.name() == name) => {
             counted.push((Reason::Connection(name), count));
         }
@@ -228,6 +245,8 @@ pub(super) fn refused(worker: &Worker) -> Refused {
     counted.extend(FULL.map(|reason| (Reason::Full(reason.name()), dropped(reason))));
     counted.extend(ASTRAY.map(|reason| (Reason::Astray(reason.name()), dropped(reason))));
     counted.push((Reason::Full("answers made room for others"), counters.responses_evicted));
+    counted.push((Reason::Peer("messages"), dropped(DropReason::PeersFull)));
+    counted.push((Reason::Peer("own requests"), counters.peers_refused));
     if let Err(error) = told {
         tracing::debug!(%error, "counters are not told");
     }
@@ -400,17 +419,22 @@ mod tests {
                 let frames = [("malformed", malformed), ("bad_ack", 0), ("malformed", 1)];
                 let frames = frames.map(|(name, count)| (Reason::Frame(name), count));
                 let rest = [
-                    (Reason::Connection("peers_full"), u64::from(round / 2) * 5),
+                    (Reason::Connection("impostor"), u64::from(round / 2) * 5),
                     (Reason::Astray(DropReason::NotLocal.name()), u64::from(round / 2) * 6),
+                    (Reason::Peer("own requests"), u64::from(round / 2) * 7),
+                    (Reason::Peer("connections"), 0),
                 ];
-                log.note_refused(now, frames.into_iter().chain(rest));
+                log.note_refused(now, 5127, frames.into_iter().chain(rest));
                 assert!(!log.is_due(now + INTERVAL / 2));
             }
         });
         let lines = lines.lock().unwrap();
-        assert_eq!(lines.len(), 4, "{lines:?}");
+        assert_eq!(lines.len(), 5, "{lines:?}");
+        // How many, beside how many there is room for, and what makes more.
+        let peers = ["own requests 7\"", "peers_max=5127", "--peer-memory", "Limits::peers"];
+        assert!(peers.iter().all(|part| lines[4].contains(part)), "{lines:?}");
         assert!(lines[3].contains("destination is not the receiving NI 6"), "{lines:?}");
         assert!(lines[0].contains("malformed 3") && lines[1].contains("malformed 7"), "{lines:?}");
-        assert!(lines[2].contains("connections") && lines[2].contains("peers_full 5"), "{lines:?}");
+        assert!(lines[2].contains("connections") && lines[2].contains("impostor 5"), "{lines:?}");
     }
 }

@@ -207,12 +207,28 @@ fn turns_allocate_nothing() {
     assert_eq!(allocations.count_total, 0, "{allocations:?}");
 }
 
+/// A list of entries makes the caller wait once for each 64 of them.
+#[test]
+fn many_entries_are_posted_by_few_calls() {
+    const COUNT: usize = 1000;
+    let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
+    let queue = lnet.create_event_queue(2 * COUNT as u32).unwrap();
+    let md = MdSpec::new(1, Threshold::Count(1), MdOptions::PUT, queue.handle());
+    let entries = |first: u64| {
+        let entry = |number| (EntrySpec::new(PORTAL, first + number), md, Buffer::zeroed(1));
+        (0..COUNT as u64).map(entry).collect::<Vec<_>>()
+    };
+    let calls = || lnet.inner.shards[0].run_count.load(std::sync::atomic::Ordering::Relaxed);
+    let before = calls();
+    let made = lnet.attach_all(entries(0)).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    assert_eq!((made.len(), calls() - before), (COUNT, COUNT.div_ceil(64)));
+}
+
 /// What a message costs does not depend on the queues that it does not concern.
 #[test]
 fn a_turn_looks_at_the_queues_that_have_something() {
     const QUEUES: u64 = 1000;
-    let limits = lnet_core::limits::Limits { event_queues: 1 << 10, ..NodeConfig::loopback().limits };
-    let (_node, mut worker, caller, mut service) = driven(&NodeConfig::loopback().limits(limits));
+    let (_node, mut worker, caller, mut service) = driven(&NodeConfig::loopback());
     let mut create = |service: &mut Service, number| {
         let (end, ring) = QueueEnd::new(2, Arc::default());
         let queue = service.queues().create(&mut worker, 4, end, None).unwrap();

@@ -65,11 +65,72 @@ fn each_entry_of_a_list_has_a_result_of_its_own() {
     }
 }
 
+/// A node finds the shard of each entry, and the results stand in the order of the entries.
+#[test]
+fn a_list_of_entries_goes_to_the_shards_that_they_belong_to() {
+    const COUNT: usize = 300;
+    let lnet = start(2);
+    let mut queue = lnet.create_event_queue(1024).unwrap();
+    let portal = |number: usize| if number == 7 { 64 } else { PINNED[number % 2] };
+    let entry = |number: usize| {
+        let md = MdSpec { user_ptr: number as u64, ..spec(&queue, 4, 1, MdOptions::PUT) };
+        (EntrySpec::new(portal(number), number as u64), md, Buffer::from(vec![number as u8; 4]))
+    };
+    let made = lnet.attach_all((0..COUNT).map(entry).collect());
+    assert_eq!(made.len(), COUNT);
+    let mut entries = Vec::new();
+    for (number, made) in made.into_iter().enumerate() {
+        match made {
+            Ok(entry) => {
+                assert_eq!(usize::from(entry.shard().id().0), number % 2);
+                entries.push(entry);
+            }
+            Err(refused) => {
+                assert_eq!(number, 7, "{refused}");
+                assert_eq!(refused.buffer.unwrap()[..], [7; 4]);
+            }
+        }
+    }
+    assert_eq!(entries.len(), COUNT - 1);
+    let source = lnet.bind(&spec(&queue, 4, 3, MdOptions::NONE), Buffer::from(vec![9; 4])).unwrap();
+    for number in [0, 1, 299] {
+        source.put(&to_self(portal(number), number as u64), Ack::NotWanted, 0).start().unwrap();
+        let put = loop {
+            let queued = next(&mut queue);
+            if queued.event.kind() == EventKind::Put {
+                break queued;
+            }
+        };
+        assert_eq!(put.event.user_ptr(), number as u64);
+    }
+}
+
+/// One that is refused takes the others with it where the results are collected.
+#[test]
+fn a_list_may_be_all_or_none() {
+    let lnet = start(1);
+    let shard = lnet.shard(0).unwrap();
+    let queue = lnet.create_event_queue(1024).unwrap();
+    let list = |length: usize| {
+        let entry = |number: u64| {
+            let length = if number == 100 { length } else { 4 };
+            (EntrySpec::new(PINNED[0], number), spec(&queue, 4, 1, MdOptions::PUT), Buffer::zeroed(length))
+        };
+        (0..200).map(entry).collect::<Vec<_>>()
+    };
+    let refused = shard.attach_all(list(3)).into_iter().collect::<Result<Vec<_>, _>>();
+    assert!(matches!(refused.unwrap_err().error, LnetError::Lend(LendError::ShortBuffer { .. })));
+    assert_eq!(shard.usage().unwrap().match_entries, 0, "those beside it are unlinked");
+    let all = shard.attach_all(list(4)).into_iter().collect::<Result<Vec<_>, _>>().unwrap();
+    assert_eq!((all.len(), shard.usage().unwrap().match_entries), (200, 200));
+}
+
 #[test]
 fn a_list_without_entries_is_answered() {
     let lnet = start(1);
     let shard = lnet.shard(0).unwrap();
     assert!(shard.attach_all(Vec::new()).is_empty() && shard.start_all(Vec::new()).is_empty());
+    assert!(lnet.attach_all(Vec::new()).is_empty());
 }
 
 /// The message and its descriptor are one call.

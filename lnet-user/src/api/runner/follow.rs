@@ -121,7 +121,8 @@ impl Core {
         told.iter().flat_map(|(changes, _)| changes).for_each(|(nid, change)| log.note(now, *nid, *change));
         differences.iter().for_each(|difference| log.note_difference(now, difference));
         if is_due {
-            log.note_refused(now, told.into_iter().filter_map(|(_, refused)| refused).flatten());
+            let refused = told.into_iter().filter_map(|(_, refused)| refused).flatten();
+            log.note_refused(now, self.view.limits().peers, refused);
         }
         Ok(())
     }
