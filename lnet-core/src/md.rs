@@ -48,7 +48,7 @@ impl MdOptions {
     pub const ACK_LATE: Self = Self(0x1000);
     /// Not LNet's: a PUT was once started from the descriptor, so that PUTs under way may read its bytes.
     pub(crate) const SOURCE: Self = Self(0x8000);
-    /// Not LNet's: the REPLYs that may come go to a part of the descriptor.
+    /// Not LNet's: GETs for parts of the descriptor were started.
     pub(crate) const IN_PART: Self = Self(0x2000);
     /// Not LNet's: its requests are not sent again, since they are to find out whether their path works.
     pub const NO_RESEND: Self = Self(0x1000);

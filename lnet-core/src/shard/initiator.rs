@@ -7,7 +7,7 @@ use thiserror::Error;
 use super::report::EndedOperation;
 use super::{Choice, Shard};
 use crate::collections::NONE;
-use crate::handle::MdHandle;
+use crate::handle::{Cookie, CookieKind, MdHandle};
 use crate::lnd::{Cause, NiId, PING_PORTAL, PeerSlot, Span, Status, Transmit, TxId};
 use crate::md::{Ending, MdOptions, MemoryDesc};
 use crate::message::{Budget, MessageState, Purpose};
@@ -60,8 +60,7 @@ pub struct PutRequest {
 pub struct GetRequest {
     /// The descriptor; bound, not attached.
     pub md: MdHandle,
-    /// What the REPLY may fill; `None` for all. A REPLY names its descriptor alone, so one descriptor awaits
-    /// no REPLYs to several parts at a time.
+    /// What the REPLY may fill; `None` for all. GETs for several parts may be under way at once.
     pub part: Option<MdPart>,
     /// The local NID to send from; the shard chooses if there is none.
     pub self_nid: Option<Nid>,
@@ -125,18 +124,12 @@ pub enum SubmitError {
         /// How long the descriptor is.
         length_bytes: u64,
     },
-    /// A GET for another part of it than an earlier one, of which the REPLY may still come (`-EBUSY`).
-    #[error(
-        "memory descriptor {:#x} may still get a REPLY or an ACK: a GET for another part of it is expected after that",
-        .0.0.0
-    )]
-    OtherPart(MdHandle),
     /// A GET from a portal that has entries for PUTs alone, those of LNet selftest, to a peer that may not
     /// bear it (`-EPERM`; [`LndFacts::takes_any_get`](crate::lnd::LndFacts)). A kernel node whose portal
     /// never had an entry dies of a GET.
     #[error("a GET from portal {0}: no node expects one there, and a kernel node may die of it")]
     OnlyPuts(u32),
-    /// The shard holds no more requests (`-ENOMEM`).
+    /// The shard holds no more requests, or awaits no more REPLYs for parts of descriptors (`-ENOMEM`).
     #[error("too many requests under way")]
     RequestsFull,
     /// Every peer slot is busy with another peer (`-ENOMEM`; [`Limits::peers`](crate::Limits::peers)).
@@ -210,15 +203,22 @@ impl Shard {
             return Err(SubmitError::OnlyPuts(get.portal));
         }
         let part = part_of(get.md, &self.mds[slot], get.part)?;
-        self.fill_part(get, slot)?;
+        let return_md = match get.part {
+            None => self.wire_handle(get.md),
+            Some(part) => self.await_part(slot, part).ok_or(SubmitError::RequestsFull)?,
+        };
         let body = Body::Get {
-            return_md: self.wire_handle(get.md),
+            return_md,
             match_bits: get.match_bits,
             portal: get.portal,
             offset: get.offset,
             sink_length: part.length_bytes,
         };
-        self.request(now, slot, &request, body, MdPart::default())
+        let started = self.request(now, slot, &request, body, MdPart::default());
+        if started.is_err() {
+            self.end_part(&body);
+        }
+        started
     }
 
     /// Whether a target may die of a GET for a portal where it has posted nothing.
@@ -227,24 +227,12 @@ impl Shard {
         own.is_some_and(|own| !own.facts.takes_any_get) && !self.topology.is_local(target)
     }
 
-    /// Notes where the REPLYs of a descriptor go from now on. Should the GET be refused later on, none is
-    /// awaited.
-    #[inline]
-    fn fill_part(&mut self, get: &GetRequest, slot: u32) -> Result<(), SubmitError> {
-        if self.part_filled(slot) == get.part {
-            return Ok(());
-        }
-        let md = &mut self.mds[slot];
-        if md.responses > 0 {
-            return Err(SubmitError::OtherPart(get.md));
-        }
-        let Some(MdPart { offset_bytes, length_bytes }) = get.part else {
-            md.options = md.options.without(MdOptions::IN_PART);
-            return Ok(());
-        };
-        md.options = md.options | MdOptions::IN_PART;
-        self.parts[slot as usize] = [offset_bytes, length_bytes];
-        Ok(())
+    /// Awaits the REPLY to a GET for a part: how it is to be named.
+    fn await_part(&mut self, slot: u32, part: MdPart) -> Option<WireHandle> {
+        let (name, generation) = self.parts.begin(slot, part)?;
+        self.mds[slot].options = self.mds[slot].options | MdOptions::IN_PART;
+        let cookie = Cookie::new(CookieKind::MemoryDesc, self.id, name, generation);
+        Some(WireHandle { interface_cookie: self.interface_cookie, object_cookie: cookie.0 })
     }
 
     /// The slot of a descriptor that can send to this portal of this target, and take the response if there

@@ -1,5 +1,6 @@
 //! Match entries and memory descriptors: made, given operations, ended.
 
+use lnet_wire::Body;
 use lnet_wire::header::PAYLOAD_BYTES_MAX;
 use lnet_wire::steer::PORTALS;
 
@@ -223,7 +224,11 @@ impl Shard {
         md.operations -= 1;
         if ended.is_unanswered(status) {
             md.responses = md.responses.saturating_sub(1);
+            if let EndedOperation::Sent(_, header) = ended {
+                self.end_part(&header.body);
+            }
         }
+        let md = &mut self.mds[slot];
         if md.operations == 0 && md.withheld.is_claimed() {
             md.withheld.unclaim();
             self.note_retry(slot);
@@ -276,10 +281,23 @@ impl Shard {
         }
     }
 
+    /// Awaits the REPLY no more that a GET for a part has asked for.
+    pub(super) fn end_part(&mut self, request: &Body) {
+        if let Body::Get { return_md, .. } = request {
+            let cookie = Cookie(return_md.object_cookie);
+            if self.awaited_part(cookie).is_some() {
+                self.parts.end(cookie.slot());
+            }
+        }
+    }
+
     /// Frees a descriptor without entry, tracker and operations, and the event slots that it did not need:
     /// `used` is 1 where its UNLINK event has the one that was for that.
     fn forget(&mut self, slot: u32, used: u32) {
         let md = self.mds.remove(slot);
+        if md.options.contains(MdOptions::IN_PART) {
+            self.parts.end_all(slot);
+        }
         if md.event_queue != NONE {
             let own = md.event_slots.max(1).unsigned_abs();
             self.events.release(md.event_queue, own - used);

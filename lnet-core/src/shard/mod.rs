@@ -25,6 +25,7 @@ mod inspect;
 mod memory;
 pub mod mesh;
 mod news;
+mod parts;
 mod promise;
 mod report;
 mod response;
@@ -60,7 +61,7 @@ use crate::handle::{Cookie, CookieKind, EqHandle, MdHandle, MeHandle, ShardId};
 use crate::limits::Limits;
 use crate::lnd::NiId;
 use crate::lookahead::Lookahead;
-use crate::md::{Ending, MdOptions, MemoryDesc};
+use crate::md::{Ending, MemoryDesc};
 use crate::message::{Credited, MessageQueue, Messages, Timers};
 use crate::peer::Peers;
 use crate::portal::MatchTables;
@@ -73,6 +74,7 @@ use crate::turns::NiCredits;
 use delayed::DelayedMessages;
 use mesh::Mesh;
 use news::News;
+use parts::AwaitedParts;
 use select::KnownPaths;
 use target::Incoming;
 
@@ -150,9 +152,8 @@ pub struct Shard {
     tables: MatchTables,
     lookahead: Lookahead,
     mds: Slab<MemoryDesc>,
-    /// Where the REPLYs of descriptors go, by slot, where that is a part: offset and length. Apart from the
-    /// descriptors, each of which is a cache line; zeros, of which the kernel provides what is used.
-    parts: Vec<[u32; 2]>,
+    /// Where REPLYs go that fill a part of their descriptor.
+    parts: AwaitedParts,
     /// Where buffers lie, by descriptor, as far as that was told.
     memory_nodes: Vec<Option<MemoryNode>>,
     events: EventQueues,
@@ -197,7 +198,7 @@ impl Shard {
             tables: MatchTables::new(limits.match_entries, seed),
             lookahead: Lookahead::new(),
             mds: Slab::new(limits.memory_descs),
-            parts: vec![[0; 2]; limits.memory_descs as usize],
+            parts: AwaitedParts::new(limits.memory_descs),
             memory_nodes: vec![None; limits.memory_descs as usize],
             events: EventQueues::new(limits.event_queues, limits.events, limits.spare_events),
             messages: Messages::new(&limits),
@@ -347,12 +348,11 @@ impl Shard {
         (self.mds.holds(slot, generation) && self.mds[slot].ending != Ending::Aborted).then_some(slot)
     }
 
-    /// The part of a descriptor that its REPLYs fill; `None` for all of it.
+    /// The slot of the descriptor, and the part of it, that the REPLY to a GET for a part names.
     #[inline]
-    fn part_filled(&self, slot: u32) -> Option<MdPart> {
-        let is_in_part = self.mds[slot].options.contains(MdOptions::IN_PART);
-        let [offset_bytes, length_bytes] = if is_in_part { self.parts[slot as usize] } else { return None };
-        Some(MdPart { offset_bytes, length_bytes })
+    fn awaited_part(&self, reply: Cookie) -> Option<(u32, MdPart)> {
+        let (name, generation) = self.made(reply, CookieKind::MemoryDesc)?;
+        self.parts.find(name, generation)
     }
 
     fn md_handle(&self, slot: u32) -> MdHandle {

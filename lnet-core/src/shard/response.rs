@@ -6,12 +6,15 @@ use super::target::{Inbound, NotTaken};
 use super::{MdPart, Shard};
 use crate::handle::{Cookie, MdHandle};
 use crate::lnd::{NiId, Span};
-use crate::md::MdOptions;
+use crate::md::{Ending, MdOptions};
 use crate::stats::{DelayReason, DropReason};
 
 impl Shard {
     pub(super) fn admit_ack(&mut self, handle: &WireHandle) -> Result<Inbound, NotTaken> {
-        let md = self.respondent(handle)?;
+        let (md, part) = self.respondent(handle)?;
+        if part.is_some() {
+            return Err(DropReason::UnknownMd.into());
+        }
         if !self.has_event_slot(&self.mds[md]) {
             return Err(NotTaken::Busy { md, reason: DelayReason::EventSlots });
         }
@@ -25,11 +28,11 @@ impl Shard {
         handle: &WireHandle,
         lends: bool,
     ) -> Result<Inbound, NotTaken> {
-        let md = self.respondent(handle)?;
+        let (md, part) = self.respondent(handle)?;
         let descriptor = &self.mds[md];
         // A bound descriptor is no longer than a message.
         let whole = MdPart { offset_bytes: 0, length_bytes: descriptor.length_bytes as u32 };
-        let MdPart { offset_bytes, length_bytes: room_bytes } = self.part_filled(md).unwrap_or(whole);
+        let MdPart { offset_bytes, length_bytes: room_bytes } = part.unwrap_or(whole);
         if header.payload_length > room_bytes && !descriptor.options.contains(MdOptions::TRUNCATE) {
             return Err(DropReason::ReplyTooLong.into());
         }
@@ -40,6 +43,9 @@ impl Shard {
         let meets_others = is_alone && self.mds[md].withheld.is_filled();
         self.may_start(md, lends || is_source || meets_others)?;
         let inbound = self.take_response(md, MdPart { offset_bytes, length_bytes });
+        if part.is_some() {
+            self.parts.end(Cookie(handle.object_cookie).slot());
+        }
         let withheld = &mut self.mds[md].withheld;
         if is_alone {
             withheld.fill_alone();
@@ -49,19 +55,23 @@ impl Shard {
         Ok(inbound)
     }
 
-    /// The descriptor that an ACK or REPLY names, if it takes one more operation.
-    fn respondent(&self, handle: &WireHandle) -> Result<u32, DropReason> {
+    /// The descriptor that an ACK or REPLY names, if it takes one more operation, and the part that a REPLY does.
+    fn respondent(&self, handle: &WireHandle) -> Result<(u32, Option<MdPart>), DropReason> {
         if handle.interface_cookie != self.interface_cookie {
             return Err(DropReason::UnknownMd);
         }
-        let slot = self.md_slot(MdHandle(Cookie(handle.object_cookie))).ok_or(DropReason::UnknownMd)?;
+        let cookie = Cookie(handle.object_cookie);
+        let (slot, part) = match self.awaited_part(cookie) {
+            Some((slot, part)) if self.mds[slot].ending != Ending::Aborted => (slot, Some(part)),
+            _ => (self.md_slot(MdHandle(cookie)).ok_or(DropReason::UnknownMd)?, None),
+        };
         let md = &self.mds[slot];
         if !md.is_bound() {
             Err(DropReason::MdAttached)
         } else if md.is_used_up() {
             Err(DropReason::MdExhausted)
         } else {
-            Ok(slot)
+            Ok((slot, part))
         }
     }
 

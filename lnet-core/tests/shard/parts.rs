@@ -1,14 +1,17 @@
 //! PUTs and GETs of parts of a descriptor that is bound once.
 
 use lnet_core::event::{Event, EventKind};
-use lnet_core::lnd::{Cause, Span, Status, Uplink, Verdict};
-use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::lnd::{Cause, LndFacts, RxId, Span, Status, Uplink, Verdict};
+use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
 use lnet_core::shard::{GetRequest, MdPart, PutRequest, SubmitError};
 use lnet_core::stats::DropReason;
-use lnet_wire::Body;
+use lnet_core::topology::{LocalNi, Topology};
+use lnet_core::{Limits, ShardConfig};
+use lnet_wire::{Body, WireHandle};
 
 use crate::common::{
-    NOW, Node, ack_of, config, event_md, get_request, handle_of, origin, put_request, reply_header,
+    NI, NOW, Node, ack_of, config, event_md, get_request, handle_of, local_ni, nid, origin, put_request,
+    reply_of,
 };
 
 fn part(offset_bytes: u32, length_bytes: u32) -> Option<MdPart> {
@@ -54,16 +57,17 @@ fn a_reply_fills_its_part_and_no_more() {
         let transmit = node.transmit().unwrap();
         assert!(matches!(transmit.header.body, Body::Get { sink_length: 20, .. }), "{transmit:?}");
         assert_eq!(transmit.payload, None);
+        let Body::Get { return_md, .. } = transmit.header.body else { unreachable!() };
         node.shard.sent(NOW, transmit.tx, Status::Ok);
         assert!(matches!(node.event(), Event::Send { length_bytes: 20, .. }));
         let requested_bytes = if options == MdOptions::NONE {
-            node.assert_drop(&reply_header(md, 21), DropReason::ReplyTooLong);
+            node.assert_drop(&reply_of(return_md, 21), DropReason::ReplyTooLong);
             20
         } else {
             21
         };
         let span = Span { buffer: md.into(), offset_bytes: 30, length_bytes: 20 };
-        assert_eq!(node.arrive(&reply_header(md, requested_bytes)), Verdict::Deliver(span));
+        assert_eq!(node.arrive(&reply_of(return_md, requested_bytes)), Verdict::Deliver(span));
         let (md, manipulated_bytes, offset_bytes) = (event_md(&spec, md), 20, 30);
         let reply = Event::Reply { md, origin: origin(), requested_bytes, manipulated_bytes, offset_bytes };
         assert_eq!(node.event(), reply);
@@ -90,43 +94,90 @@ fn a_part_beyond_the_end_is_refused() {
     node.shard.get(NOW, &GetRequest { part: part(99, 1), ..get_request(md) }).unwrap();
 }
 
-/// A REPLY that comes late must not fill what another one is for.
-#[test]
-fn gets_of_other_parts_are_one_after_the_other() {
-    let mut node = Node::new(config());
-    let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(20), ..node.md(100) }).unwrap();
-    let get = |node: &mut Node, part| node.shard.get(NOW, &GetRequest { part, ..get_request(md) });
-    let answer = |node: &mut Node, offset_bytes| {
-        let span = Span { buffer: md.into(), offset_bytes, length_bytes: 8 };
-        assert_eq!(node.arrive(&reply_header(md, 8)), Verdict::Deliver(span));
-    };
-    let busy = Err(SubmitError::OtherPart(md));
-    get(&mut node, None).unwrap();
-    assert_eq!(get(&mut node, part(50, 10)), busy);
-    answer(&mut node, 0);
-    get(&mut node, part(50, 10)).unwrap();
-    get(&mut node, part(50, 10)).unwrap();
-    for other in [part(50, 11), part(0, 10), None] {
-        assert_eq!(get(&mut node, other), busy);
+/// The handle that the GET which leaves next has for its REPLY.
+fn asked(node: &mut Node) -> WireHandle {
+    let transmit = node.transmit().unwrap();
+    node.shard.sent(NOW, transmit.tx, Status::Ok);
+    match transmit.header.body {
+        Body::Get { return_md, .. } => return_md,
+        body => panic!("{body:?}"),
     }
-    answer(&mut node, 50);
-    assert_eq!(get(&mut node, None), busy, "another one may still come");
-    answer(&mut node, 50);
-    get(&mut node, None).unwrap();
-    answer(&mut node, 0);
-    get(&mut node, part(90, 10)).unwrap();
-    answer(&mut node, 90);
+}
 
-    // An ACK is awaited as well; PUTs change nothing about where REPLYs go.
-    node.shard.put(NOW, &PutRequest { ack: true, part: part(0, 4), ..put_request(md, 2) }).unwrap();
-    assert_eq!(get(&mut node, part(10, 10)), busy);
-    assert_ne!(node.arrive(&ack_of(handle_of(md))), Verdict::Drop);
-    get(&mut node, part(10, 10)).unwrap();
+/// Each REPLY fills the part that its GET has asked for, in whatever order they come, and no other one.
+#[test]
+fn gets_of_several_parts_are_under_way_at_once() {
+    let mut node = Node::new(config());
+    let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(40), ..node.md(100) }).unwrap();
+    let parts = [part(50, 10), None, part(0, 10), part(50, 10), part(20, 5)];
+    let handles = parts.map(|part| {
+        node.shard.get(NOW, &GetRequest { part, ..get_request(md) }).unwrap();
+        asked(&mut node)
+    });
+    assert_eq!(node.events().len(), parts.len());
+    assert_eq!(handles[1], handle_of(md));
+    assert!((0..5).all(|one| !handles[..one].contains(&handles[one])), "{handles:?}");
+    // An ACK is for no part.
+    node.assert_drop(&ack_of(handles[0]), DropReason::UnknownMd);
+    for at in [4, 0, 2, 1, 3] {
+        let MdPart { offset_bytes, length_bytes } =
+            parts[at].unwrap_or(MdPart { offset_bytes: 0, length_bytes: 100 });
+        node.assert_drop(&reply_of(handles[at], length_bytes + 1), DropReason::ReplyTooLong);
+        let span = Span { buffer: md.into(), offset_bytes: offset_bytes.into(), length_bytes };
+        assert_eq!(node.arrive(&reply_of(handles[at], length_bytes)), Verdict::Deliver(span));
+        assert_eq!(node.event().payload(), Some(span));
+        if at != 1 {
+            // A name is for one REPLY.
+            node.assert_drop(&reply_of(handles[at], 1), DropReason::UnknownMd);
+        }
+    }
+}
+
+/// Parts that have nothing in common do not wait for each other where the LND copies.
+#[test]
+fn replies_into_several_parts_are_written_at_once() {
+    let facts = LndFacts { fills_alone: false, ..LndFacts::KERNEL };
+    let topology = Topology::new(vec![LocalNi { facts, ..local_ni(nid(1, 1), 8, 8) }]).into();
+    let mut node = Node::new(ShardConfig { topology, ..config() });
+    let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(40), ..node.md(80) }).unwrap();
+    for rx in 0..8 {
+        node.shard.get(NOW, &GetRequest { part: part(10 * rx, 10), ..get_request(md) }).unwrap();
+        let header = reply_of(asked(&mut node), 10);
+        let span = Span { buffer: md.into(), offset_bytes: u64::from(10 * rx), length_bytes: 10 };
+        let verdict = node.shard.header(NOW, NI, &header.source.nid, RxId(rx), &header);
+        assert_eq!(verdict, Verdict::Deliver(span));
+    }
+    (0..8).for_each(|rx| node.shard.received(NOW, RxId(rx), Status::Ok));
+    assert_eq!(node.events().len(), 16);
+}
+
+/// What has gone fills nothing, and its names are free for others.
+#[test]
+fn the_end_of_a_descriptor_ends_the_names_of_its_parts() {
+    let limits = Limits { memory_descs: 4, ..config().limits };
+    let mut node = Node::new(ShardConfig { limits, ..config() });
+    for _ in 0..20 {
+        let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(20), ..node.md(100) }).unwrap();
+        let get =
+            |node: &mut Node, at| node.shard.get(NOW, &GetRequest { part: part(at, 1), ..get_request(md) });
+        let handles = [0, 1, 2, 3].map(|at| {
+            get(&mut node, at).unwrap();
+            asked(&mut node)
+        });
+        assert_eq!(get(&mut node, 4), Err(SubmitError::RequestsFull), "as many as descriptors");
+        assert!(matches!(node.arrive(&reply_of(handles[2], 1)), Verdict::Deliver(_)));
+        get(&mut node, 4).unwrap();
+        asked(&mut node);
+        assert_eq!(node.shard.unlink(md), Ok(Unlinked::Done));
+        node.assert_drop(&reply_of(handles[0], 1), DropReason::UnknownMd);
+        assert!(node.events().pop().unwrap().unlinked());
+    }
 }
 
 #[test]
 fn a_get_that_was_never_sent_holds_up_no_other_part() {
-    let mut node = Node::new(config());
+    let limits = Limits { memory_descs: 1, ..config().limits };
+    let mut node = Node::new(ShardConfig { limits, ..config() });
     let md = node.shard.bind(&MdSpec { threshold: Threshold::Infinite, ..node.md(100) }).unwrap();
     node.shard.get(NOW, &GetRequest { part: part(0, 10), ..get_request(md) }).unwrap();
     let tx = node.transmit().unwrap().tx;

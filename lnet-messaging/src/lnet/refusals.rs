@@ -68,7 +68,7 @@ fn request_errno(error: &SubmitError) -> Errno {
         SubmitError::EventQueueFull(_) | SubmitError::RequestsFull | SubmitError::PeersFull => {
             Errno::NoMemory
         }
-        SubmitError::MdLent(_) | SubmitError::OtherPart(_) => Errno::Busy,
+        SubmitError::MdLent(_) => Errno::Busy,
         SubmitError::PeerFailed(_) => Errno::Io,
         SubmitError::OnlyPuts(_) => Errno::NotPermitted,
         _ => Errno::Invalid,

@@ -113,8 +113,8 @@ impl LnetError {
     /// Whether it may go well later, when events were taken or messages have ended.
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        use SubmitError::{EventQueueFull, MdLent, OtherPart, PeersFull, RequestsFull};
-        matches!(self, Self::Request(EventQueueFull(_) | MdLent(_) | OtherPart(_) | PeersFull | RequestsFull))
+        use SubmitError::{EventQueueFull, MdLent, PeersFull, RequestsFull};
+        matches!(self, Self::Request(EventQueueFull(_) | MdLent(_) | PeersFull | RequestsFull))
     }
 }
 

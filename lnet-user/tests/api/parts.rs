@@ -1,7 +1,8 @@
 //! Many messages by one descriptor: parts of its buffer.
 
 use lnet_user::{
-    Ack, Buffer, EntrySpec, Event, EventKind, LnetError, MdOptions, MdSpec, Status, SubmitError, Threshold,
+    Ack, Buffer, EntrySpec, Event, EventKind, LnetError, MdOptions, MdSpec, Status, SubmitError, Target,
+    Threshold,
 };
 
 use crate::common::{PINNED, next, post, spec, start, to_self};
@@ -74,4 +75,29 @@ fn gets_fill_a_buffer_part_by_part() {
     }
     let kinds = [(); 4].map(|()| next(&mut events).event.kind());
     assert_eq!(kinds, [EventKind::Get; 4]);
+}
+
+/// Sixteen GETs of one descriptor, each for a part of it, are started before any is answered.
+#[test]
+fn gets_fill_parts_at_once() {
+    const PARTS: u32 = 16;
+    let lnet = start(1);
+    let mut events = lnet.create_event_queue(256).unwrap();
+    let bytes = || (0..64).collect::<Vec<u8>>();
+    let md = spec(&events, 64, PARTS, MdOptions::GET | MdOptions::MANAGE_REMOTE);
+    let _served = lnet.attach(&EntrySpec::new(PINNED[0], 2), &md, bytes().into()).unwrap();
+    let sink = lnet.bind(&spec(&events, 64, 2 * PARTS, MdOptions::NONE), Buffer::zeroed(64)).unwrap();
+    for number in (0..PARTS).rev() {
+        let from = Target { offset: 4 * number, ..to_self(PINNED[0], 2) };
+        sink.get(&from).part(4 * number, 4).queue().unwrap();
+    }
+    let got = loop {
+        let queued = next(&mut events);
+        assert_eq!(queued.event.status(), Status::Ok);
+        assert!(queued.refusal().is_none(), "{queued:?}");
+        if queued.event.md() == sink.handle() && queued.event.unlinked() {
+            break queued.into_buffer().unwrap();
+        }
+    };
+    assert_eq!(*got, *bytes());
 }
