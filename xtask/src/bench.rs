@@ -39,6 +39,7 @@ const PEERS_NETWORK: &str = "10.212.0.0/16";
   cargo xtask bench --peers 1000
   cargo xtask bench --rails
   cargo xtask bench --paths
+  cargo xtask bench --awaits
   cargo xtask bench --reactors --mtu 1500
   cargo xtask bench --messaging
   cargo xtask bench --json > result.json")]
@@ -74,6 +75,9 @@ pub(crate) struct Options {
     /// What the choice of a path costs, by the number of NIs at either end
     #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging", "rails", "size", "mtu", "out"])]
     paths: bool,
+    /// What Puts cost that tasks await, beside those that a blocked thread waits for
+    #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging", "rails", "paths", "reactors", "size", "mtu", "out"])]
+    awaits: bool,
     /// What nodes with the reactor epoll cost beside nodes with io_uring: Puts and Gets of 64 bytes, 4 KiB
     /// and 1 MiB, over sockets, or with --net tcp over streams
     #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging", "rails", "paths", "size"])]
@@ -110,7 +114,10 @@ pub(crate) struct Options {
 /// When a capability or `ip` is missing, a build or the bench fails, or a signal asks to end.
 pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
     if options.paths {
-        return measure_paths(root, options);
+        return measure_alone(root, "path_cost", options);
+    }
+    if options.awaits {
+        return measure_alone(root, "awaits", options);
     }
     let needs = "`cargo xtask bench` makes network namespaces and loads XDP programs; it";
     privilege::require(needs, &privilege::NETNS_NODES)?;
@@ -178,9 +185,9 @@ fn do_not_pace(namespace: &Namespace) -> Result<()> {
     namespace.enter(write).and_then(|written| written).context("net.ipv4.tcp_congestion_control")
 }
 
-/// What the choice of a path costs: a matter of the core alone.
-fn measure_paths(root: &Path, options: &Options) -> Result<()> {
-    let mut command = Command::new(cargo::build_binary(root, "lnet-bench", "path_cost", &[])?);
+/// Runs a bench that needs no link.
+fn measure_alone(root: &Path, program: &str, options: &Options) -> Result<()> {
+    let mut command = Command::new(cargo::build_binary(root, "lnet-bench", program, &[])?);
     command.args(options.quick.then_some("--quick")).args(options.json.then_some("--json"));
     let words = words(&command);
     let status = command.status().with_context(|| format!("`{words}` did not start"))?;

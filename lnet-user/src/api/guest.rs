@@ -18,6 +18,7 @@ use lnet_io::locks::Mutex;
 use lnet_io::reactor;
 
 use super::ShardHandle;
+use crate::runtime::Waiter;
 
 /// Waits in a row, each soon after the one before, after which the thread drives.
 const STREAK: u32 = 4;
@@ -129,7 +130,7 @@ impl WaitState {
 
     fn tell(&mut self, shard: &ShardHandle, waits: bool) {
         if std::mem::replace(&mut self.is_told, waits) != waits {
-            shard.end().thread.set_waiting(waits);
+            shard.end().thread.shared().set_waiting(Waiter::Task, waits);
         }
     }
 }

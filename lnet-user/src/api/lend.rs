@@ -3,8 +3,6 @@
 //! Invariant: a buffer that is not lent comes back, with the error, the future or the event that says so.
 //! What is made for a future that was dropped is unlinked.
 
-use std::sync::Arc;
-
 use lnet_core::md::MdSpec;
 use lnet_core::portal::EntrySpec;
 use lnet_core::shard::MdPart;
@@ -16,6 +14,7 @@ use super::error::{LnetError, NotLent};
 use super::queue::RefusedRequest;
 use super::request::{NO_MD, Outcome, PutOrGet, RefusalSlot};
 use super::service::Queues;
+use super::waits::Answered;
 use super::{Ack, Descriptor, Entry, Lnet, ShardHandle, Target};
 use crate::runtime::wakes::Awaited;
 use crate::runtime::{Home, LendError, Refused, Worker, entry_home};
@@ -213,11 +212,7 @@ impl ShardHandle {
             }
             None => Err(LnetError::NoEventQueue),
         };
-        Outcome {
-            fate: Arc::clone(self.end().caller.fate()),
-            outcome: Awaited::new(outcome),
-            refused: left.err(),
-        }
+        Outcome { outcome: Answered::new(self.end().thread.shared(), outcome), refused: left.err() }
     }
 
     /// Has `run` deal with these, between few turns.

@@ -6,8 +6,9 @@
 //!  EventQueue::next                      <----  events, with payload or buffer
 //! ```
 //!
-//! The driver is the shard's own thread, or one that waits for the shard's events again and again
-//! ([`EventQueue::next_blocking`]): then no message wakes another thread.
+//! The driver is the shard's own thread, or one that waits for the shard again and again, be it blocked
+//! ([`EventQueue::next_blocking`]) or with a task that awaits ([`EventQueue::next`], [`UnsentRequest`]) and
+//! no other one that is ready: then no message wakes another thread.
 //!
 //! [`Lnet::start`] starts the node; [`ShardHandle`]s make event queues, match entries and descriptors, for
 //! which the caller waits or does not ([`ShardHandle::attach_async`], [`ShardHandle::attach_queued`]), or once
@@ -67,6 +68,7 @@ mod runner;
 mod service;
 mod shard_queue;
 mod traffic;
+mod waits;
 
 use std::ops::Deref;
 use std::sync::{Arc, PoisonError, Weak};

@@ -31,7 +31,8 @@ use super::error::LnetError;
 use super::guest::Guest;
 use super::request::RefusalSlot;
 use super::service::Queues;
-use crate::runtime::{Deputy, Worker, wakes};
+use super::waits::{Wait, Waits};
+use crate::runtime::{Deputy, Waiter, Worker, wakes};
 
 /// Places of the ring; events that find none stay with the shard.
 const RING_SLOTS: u32 = 1024;
@@ -240,35 +241,13 @@ pub struct EventQueue {
     next: usize,
     waiting: Arc<AtomicWaker>,
     /// Whether the shards know that a thread or task waits here, and does not drive.
-    is_waiting: bool,
+    told: Option<Waiter>,
     /// Whether its consumer is a guest, which tells itself whether it waits.
     is_guests: bool,
+    /// Waits of the application's thread.
     waits: Waits,
-}
-
-/// How often the application's thread waits, and how soon after the last time.
-#[derive(Default)]
-struct Waits {
-    ended_at: Option<Instant>,
-    /// Waits that began soon after the one before.
-    streak: u32,
-}
-
-impl Waits {
-    /// Waits in a row after which a thread drives the shard itself.
-    const STREAK: u32 = 4;
-    /// How soon the next wait begins in such a row, where the keeper only has looks at the shard meanwhile.
-    const SOON: Duration = Duration::from_millis(5);
-    /// How soon it begins where the keeper drives in pauses.
-    const SOON_BOUND: Duration = Duration::from_micros(100);
-
-    /// A wait begins: whether the thread is to drive the shard while it waits.
-    fn begin(&mut self, is_driven: bool) -> bool {
-        let soon = if is_driven { Self::SOON_BOUND } else { Self::SOON };
-        let is_soon = self.ended_at.is_some_and(|ended| ended.elapsed() < soon);
-        self.streak = if is_soon { self.streak + 1 } else { 0 };
-        self.streak >= Self::STREAK
-    }
+    /// The wait of a task, where the queue is on one shard.
+    wait: Wait,
 }
 
 /// The ring of one shard.
@@ -340,14 +319,17 @@ impl EventQueue {
             ends.push(EventRing { ring, wants_room, wakes: Wakes { shard, slot: handle.0.slot() } });
         }
         let handle = name.ok_or(EqError::Unknown)?;
+        let first: &EventRing = ends.first().ok_or(EqError::Unknown)?;
+        let wait = Wait::new(first.wakes.shard.end().thread.shared());
         Ok(Self {
             handle,
             ends,
             next: 0,
             waiting,
-            is_waiting: false,
+            told: None,
             is_guests: false,
             waits: Waits::default(),
+            wait,
         })
     }
 
@@ -387,11 +369,11 @@ impl EventQueue {
         }
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         // A task that was polled before does not wait any more: the thread does.
-        self.set_waiting(false);
-        let eager = self.waits.begin(self.ends[0].wakes.shard.end().thread.is_driven_in_pauses());
+        self.give_up();
+        let eager = self.waits.begin(self.ends[0].wakes.shard.end().thread.shared().is_driven_in_pauses());
         let next = self.wait(until, eager);
-        self.set_waiting(false);
-        self.waits.ended_at = Some(Instant::now());
+        self.tell(None);
+        self.waits.end();
         next
     }
 
@@ -405,10 +387,10 @@ impl EventQueue {
                 thread.drive(|| !ring.is_empty(), until, eager);
                 if thread.has_waiting() {
                     // The keeper drives for all.
-                    self.waits.streak = 0;
+                    self.waits.leave();
                 }
             }
-            if let Poll::Ready(next) = self.poll_event(&mut context) {
+            if let Poll::Ready(next) = self.poll_event(&mut context, Waiter::Thread) {
                 return next.map(Some);
             }
             deputy = deputy.or_else(Deputy::appoint);
@@ -417,28 +399,40 @@ impl EventQueue {
                 Some(left) => std::thread::park_timeout(left),
                 None => std::thread::park(),
             }
-            self.set_waiting(false);
+            self.tell(None);
         }
     }
 
     /// Only tasks of this guest wait here from now on. Without effect if the queue is on other shards than
     /// the guest's.
     pub fn set_guest(&mut self, guest: &Guest) {
-        self.set_waiting(false);
+        self.give_up();
         self.is_guests = self.ends.iter().all(|end| guest.is_of(&end.wakes.shard));
     }
 
-    /// Tells the shards whether a thread or task waits here.
-    fn set_waiting(&mut self, waits: bool) {
-        let waits = waits && !self.is_guests;
-        if std::mem::replace(&mut self.is_waiting, waits) != waits {
+    /// Tells the shards who waits here.
+    fn tell(&mut self, waiter: Option<Waiter>) {
+        let waiter = waiter.filter(|_| !self.is_guests);
+        let told = std::mem::replace(&mut self.told, waiter);
+        if told != waiter {
             for EventRing { wakes, .. } in &self.ends {
-                wakes.shard.end().thread.set_waiting(waits);
+                let shard = wakes.shard.end().thread.shared();
+                for (waiter, waits) in [(told, false), (waiter, true)] {
+                    waiter.into_iter().for_each(|waiter| shard.set_waiting(waiter, waits));
+                }
             }
         }
     }
 
-    /// The next event, in whatever runtime. Dropping the future loses nothing.
+    /// No task waits here any more.
+    fn give_up(&mut self) {
+        self.wait.give_up();
+        self.tell(None);
+    }
+
+    /// The next event, in whatever runtime. Dropping the future loses nothing. A thread whose tasks wait again
+    /// and again drives the shard itself where none of them is ready, for some 50 us at most, if the queue is
+    /// on one shard.
     ///
     /// # Errors
     /// As [`EventQueue::try_next`].
@@ -448,26 +442,64 @@ impl EventQueue {
 
         impl Drop for Waiting<'_> {
             fn drop(&mut self) {
-                self.0.set_waiting(false);
+                self.0.give_up();
             }
         }
 
         let queue = Waiting(self);
-        poll_fn(|context| queue.0.poll_event(context)).await
+        poll_fn(|context| queue.0.poll_driving(context)).await
+    }
+
+    /// Polls for the next event; the thread may drive the shard for a moment before it lets the task wait.
+    fn poll_driving(&mut self, context: &mut Context<'_>) -> Poll<Result<QueuedEvent, LnetError>> {
+        if self.is_guests || self.is_on_several_shards() {
+            return self.poll_event(context, Waiter::Task);
+        }
+        let mut next = self.poll_ring(context);
+        if next.is_pending() && self.wait.is_to_drive(context) {
+            // The task, which is polled now, need not be woken.
+            drop(self.waiting.take());
+            let ring = &self.ends[0].ring;
+            let moment = self.wait.drive(|| !ring.is_empty());
+            next = self.poll_ring(context);
+            if next.is_pending() {
+                self.wait.go_on(moment, context);
+            }
+        }
+        if next.is_ready() {
+            self.wait.end();
+        }
+        next
+    }
+
+    /// The next event, or a promise to wake the context's task when there is one; the shards are told who
+    /// waits.
+    pub(super) fn poll_event(
+        &mut self,
+        context: &mut Context<'_>,
+        waiter: Waiter,
+    ) -> Poll<Result<QueuedEvent, LnetError>> {
+        self.tell(None);
+        let mut next = self.poll_ring(context);
+        if next.is_pending() {
+            self.tell(Some(waiter));
+            // An event that came before the shards were told is not to wait.
+            next = self.poll_ring(context);
+            if next.is_ready() {
+                self.tell(None);
+            }
+        }
+        next
     }
 
     /// The next event, or a promise to wake the context's task when there is one.
-    pub(super) fn poll_event(&mut self, context: &mut Context<'_>) -> Poll<Result<QueuedEvent, LnetError>> {
-        self.set_waiting(false);
+    fn poll_ring(&mut self, context: &mut Context<'_>) -> Poll<Result<QueuedEvent, LnetError>> {
         if let Some(next) = self.try_next().transpose() {
             return Poll::Ready(next);
         }
         self.waiting.register(context.waker());
-        self.set_waiting(true);
         // An event that came before the promise has not woken the consumer.
-        let Some(next) = self.try_next().transpose() else { return Poll::Pending };
-        self.set_waiting(false);
-        Poll::Ready(next)
+        self.try_next().transpose().map_or(Poll::Pending, Poll::Ready)
     }
 
     /// The shard that it is on, or the first of them.
@@ -488,13 +520,13 @@ impl Stream for EventQueue {
     type Item = QueuedEvent;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<QueuedEvent>> {
-        self.poll_event(context).map(Result::ok)
+        self.poll_driving(context).map(Result::ok)
     }
 }
 
 impl Drop for EventQueue {
     fn drop(&mut self) {
-        self.set_waiting(false);
+        self.tell(None);
     }
 }
 

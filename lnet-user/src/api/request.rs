@@ -25,8 +25,7 @@ use super::calls::Command;
 use super::descriptor::{Ack, Descriptor, Target};
 use super::error::LnetError;
 use super::queue::QueuedEvent;
-use crate::runtime::Fate;
-use crate::runtime::wakes::Awaited;
+use super::waits::Answered;
 
 /// Queued requests of one descriptor that may yet be refused, or whose refusal was not yet taken.
 const REFUSALS_MAX: u32 = 256;
@@ -191,7 +190,8 @@ pub(super) enum Answer {
 /// - `put(..).queue()` returns at once. Events tell what came of it, also when it is refused.
 /// - `put(..).start()` blocks until the shard has started it, and returns the refusal. Events tell the rest.
 /// - `put(..).await` gives its outcome, in any runtime: the [`QueuedEvent`] of the REPLY, of the ACK if that
-///   was wanted, or else of the SEND; or that of the event that says that none of them will come. No event of
+///   was wanted, or else of the SEND; or that of the event that says that none of them will come. A thread
+///   whose tasks wait so again and again drives the shard itself, as with [`EventQueue::next`](super::EventQueue::next). No event of
 ///   the request comes by the queue then. A PUT that no entry takes is never answered, so give the descriptor
 ///   [`MdOptions::TRACK_RESPONSE`](lnet_core::md::MdOptions::TRACK_RESPONSE), or drop the future. A
 ///   descriptor has one awaited request at a time, and no other one meanwhile: their events could not be told
@@ -256,19 +256,14 @@ impl IntoFuture for UnsentRequest<'_> {
             }
             None => Err(LnetError::NoEventQueue),
         };
-        Outcome {
-            fate: Arc::clone(shard.end().caller.fate()),
-            outcome: Awaited::new(outcome),
-            refused: left.err(),
-        }
+        Outcome { outcome: Answered::new(shard.end().thread.shared(), outcome), refused: left.err() }
     }
 }
 
 /// What comes of a request. Dropped before that is known, the events come by the event queue.
 #[derive(Debug)]
 pub struct Outcome {
-    pub(super) fate: Arc<Fate>,
-    pub(super) outcome: Awaited<oneshot::Receiver<Result<QueuedEvent, LnetError>>>,
+    pub(super) outcome: Answered<Result<QueuedEvent, LnetError>>,
     /// Why the shard was not asked.
     pub(super) refused: Option<LnetError>,
 }
@@ -280,7 +275,6 @@ impl Future for Outcome {
         if let Some(error) = self.refused.take() {
             return Poll::Ready(Err(error));
         }
-        let outcome = Pin::new(&mut self.outcome).poll(context);
-        outcome.map(|outcome| outcome.unwrap_or_else(|_| Err(self.fate.why().into())))
+        Pin::new(&mut self.outcome).poll(context).map(Result::flatten)
     }
 }

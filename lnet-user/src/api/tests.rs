@@ -319,6 +319,35 @@ fn calls_wait_for_no_ni_that_is_being_opened() {
     outcome.expect("calls that are done before the NI is");
 }
 
+/// A lone task is woken by no other thread: its own drives the shard while it waits. So it is beside one that
+/// waits for what does not come.
+#[test]
+fn a_lone_awaited_put_is_driven_by_the_thread_that_awaits_it() {
+    const MOMENTS: usize = 200;
+    let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
+    let shard = lnet.shard(0).unwrap();
+    let mut quiet = shard.create_event_queue(16).unwrap();
+    let queue = shard.create_event_queue(200).unwrap();
+    let options = MdOptions::PUT | MdOptions::MANAGE_REMOTE;
+    let endless = |options| MdSpec::new(4, Threshold::Infinite, options, queue.handle());
+    let sink = MdSpec { event_queue: None, ..endless(options) };
+    shard.attach(&EntrySpec::new(PORTAL, 1), &sink, Buffer::zeroed(4)).unwrap().detach();
+    let md = shard.bind(&endless(MdOptions::NONE), Buffer::zeroed(4)).unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let moments = || shard.end().thread.shared().moments();
+    let begun = std::time::Instant::now();
+    let put_until = async |count: usize| {
+        while moments() < count {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{} moments", moments());
+            md.put(&Target::new(Nid::LO, PORTAL, 1), Ack::Wanted, 0).await.unwrap();
+        }
+    };
+    runtime.block_on(put_until(MOMENTS));
+    let waits = runtime.spawn(async move { quiet.next().await.map(drop) });
+    runtime.block_on(put_until(2 * MOMENTS));
+    assert!(!waits.is_finished());
+}
+
 /// What is queued, awaited or unlinked does not wait for another thread that has the shard: here for half a
 /// second.
 #[test]

@@ -27,6 +27,11 @@ pub(super) fn set_shard(shard: Option<Arc<dyn StandIn>>) {
     SHARD.set(shard);
 }
 
+/// Whether the calling thread keeps a shard, for itself or as a deputy.
+pub(crate) fn is_keeper() -> bool {
+    SHARD.try_with(|shard| shard.borrow().is_some()).unwrap_or(false)
+}
+
 /// A thread that drives a shard until this is dropped.
 pub(crate) struct Deputy {
     shard: Arc<dyn StandIn>,

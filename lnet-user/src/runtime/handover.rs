@@ -16,6 +16,10 @@
 //! ring anew, which takes some tens of microseconds. Hence a guest asks for the shard only after four waits
 //! within 5 ms of each other, or within 100 us with sockets or streams.
 //!
+//! A thread that runs tasks is a guest for moments, in which it never sleeps. Other tasks may wait meanwhile,
+//! of the same thread or of another one: the keeper then naps for no longer than 100 us, and drives at once
+//! where no moment has ended since, or where a task has given up.
+//!
 //! The keeper drives at once where sockets or streams receive, and where several threads wait. Elsewhere it
 //! looks every 100 to 500 us, and drives if there was work for three looks, or if no guest came for 64. What
 //! arrives after the last visit waits for 1 ms at most. A shard that panics while a guest drives has ended,
@@ -87,8 +91,12 @@ pub(super) struct Handover<T> {
     asker: Mutex<Option<Thread>>,
     is_asked: AtomicBool,
     stop: AtomicBool,
-    /// Visits that have ended.
+    /// Visits that have ended, but for those of tasks.
     visits: AtomicUsize,
+    /// Visits of tasks that have ended.
+    moments: AtomicUsize,
+    /// Whether a task has given up: the keeper that stands by is to drive.
+    is_wanted: AtomicBool,
     /// Whether the keeper sleeps until a visit ends.
     keeper_waits: AtomicBool,
     /// Whether the keeper has the lock for a look.
@@ -96,8 +104,19 @@ pub(super) struct Handover<T> {
     /// Whether the last look found what belongs to a thread.
     is_bound: AtomicBool,
     keeper: Mutex<Option<Thread>>,
-    /// Threads and tasks that wait for events, and do not drive.
-    waiting: AtomicUsize,
+    /// Threads that wait for events, and do not drive.
+    waiting_threads: AtomicUsize,
+    /// Tasks that wait, and do not drive.
+    waiting_tasks: AtomicUsize,
+}
+
+/// Who waits for a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Waiter {
+    /// A thread that is blocked.
+    Thread,
+    /// A task, whose thread may run others.
+    Task,
 }
 
 /// Why there is no visit.
@@ -118,11 +137,14 @@ impl<T> Handover<T> {
             is_asked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             visits: AtomicUsize::new(0),
+            moments: AtomicUsize::new(0),
+            is_wanted: AtomicBool::new(false),
             keeper_waits: AtomicBool::new(false),
             keeper_looks: AtomicBool::new(false),
             is_bound: AtomicBool::new(false),
             keeper: Mutex::new(None),
-            waiting: AtomicUsize::new(0),
+            waiting_threads: AtomicUsize::new(0),
+            waiting_tasks: AtomicUsize::new(0),
         }
     }
 
@@ -130,7 +152,7 @@ impl<T> Handover<T> {
     pub(super) fn try_visit(&self) -> Result<Visit<'_, T>, NoVisit> {
         match self.driven.try_lock() {
             Ok(driven) if driven.is_some() => {
-                Ok(Visit { handover: self, driven: Some(driven), drove: false, _no_wakes: NoWakes::new() })
+                Ok(Visit { handover: self, driven: Some(driven), drove: None, _no_wakes: NoWakes::new() })
             }
             Err(TryLockError::WouldBlock) => Err(NoVisit::Busy),
             Ok(_) | Err(TryLockError::Poisoned(_)) => Err(NoVisit::Gone),
@@ -142,6 +164,11 @@ impl<T> Handover<T> {
         self.keeper_drives.load(Ordering::Relaxed) && !self.has_waiting()
     }
 
+    /// Whether the keeper drives, and no thread is blocked until events come: then a task may ask for it.
+    pub(super) fn is_for_a_task(&self) -> bool {
+        self.keeper_drives.load(Ordering::Relaxed) && !self.has_blocked()
+    }
+
     /// Whether the keeper is having a look, which ends soon.
     pub(super) fn is_looked_at(&self) -> bool {
         self.keeper_looks.load(Ordering::Relaxed)
@@ -150,6 +177,18 @@ impl<T> Handover<T> {
     /// Whether a guest that pauses finds that the keeper drives.
     pub(super) fn is_bound(&self) -> bool {
         self.is_bound.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether it has what belongs to the thread that drives.
+    pub(super) fn set_bound(&self, is_bound: bool) {
+        if self.is_bound() != is_bound {
+            self.is_bound.store(is_bound, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether threads are blocked until events come: then the keeper drives for all.
+    pub(super) fn has_blocked(&self) -> bool {
+        self.waiting_threads.load(Ordering::SeqCst) != 0
     }
 
     /// Asks the driver to leave; the calling thread is unparked when it has. The shard is to be woken then.
@@ -164,17 +203,43 @@ impl<T> Handover<T> {
         self.is_asked.load(Ordering::Relaxed) || self.stop.load(Ordering::Relaxed)
     }
 
+    /// Takes back what a task has asked, and has the keeper drive if it stands by.
+    pub(super) fn leave_to_keeper(&self) {
+        if self.is_asked.swap(false, Ordering::SeqCst) {
+            drop(lock(&self.asker).take());
+        }
+        if !self.keeper_drives.load(Ordering::SeqCst) {
+            self.is_wanted.store(true, Ordering::SeqCst);
+            self.unpark_keeper();
+        }
+    }
+
     /// A thread or task begins to wait for events, or has them: the keeper drives meanwhile.
-    pub(super) fn set_waiting(&self, waits: bool) {
+    pub(super) fn set_waiting(&self, waiter: Waiter, waits: bool) {
+        let count = match waiter {
+            Waiter::Thread => &self.waiting_threads,
+            Waiter::Task => &self.waiting_tasks,
+        };
         if waits {
-            self.waiting.fetch_add(1, Ordering::SeqCst);
+            count.fetch_add(1, Ordering::SeqCst);
         } else {
-            self.waiting.fetch_sub(1, Ordering::SeqCst);
+            count.fetch_sub(1, Ordering::SeqCst);
         }
     }
 
     pub(super) fn has_waiting(&self) -> bool {
-        self.waiting.load(Ordering::SeqCst) != 0
+        [&self.waiting_threads, &self.waiting_tasks]
+            .into_iter()
+            .any(|count| count.load(Ordering::SeqCst) != 0)
+    }
+
+    /// Whether some wait that do not drive, beside guests of this kind.
+    fn has_others_waiting(&self, guest: Waiter) -> bool {
+        match guest {
+            Waiter::Thread => self.has_waiting(),
+            // Tasks come and go beside each other.
+            Waiter::Task => self.has_blocked(),
+        }
     }
 
     /// Ends the keeper. The shard is to be woken then.
@@ -236,10 +301,11 @@ impl<T> Handover<T> {
                 Ok(visit) => visit,
                 Err(no_visit) => return no_visit == NoVisit::Busy,
             };
-            self.keeper_drives.store(true, Ordering::Relaxed);
+            self.keeper_drives.store(true, Ordering::SeqCst);
+            self.is_wanted.store(false, Ordering::SeqCst);
             // A panic ends what is driven: the next visit finds it gone.
             let _ = visit.run(&mut *drive, died);
-            self.keeper_drives.store(false, Ordering::Relaxed);
+            self.keeper_drives.store(false, Ordering::SeqCst);
             // A shard that was left to wake a program is driven further.
             if !wakes::any_postponed() || self.is_asked() {
                 return true;
@@ -251,13 +317,18 @@ impl<T> Handover<T> {
     fn stand_by(&self, look: &mut impl FnMut(&mut T) -> Look, died: &impl Fn(&(dyn Any + Send))) {
         // Looks and, of those, the last ones that found something; none before the first visit.
         let (mut looks, mut busy_looks) = (LOOKS, 0);
-        let (mut seen, mut naps, mut length) = (self.visits.load(Ordering::SeqCst), 0, STAND_BY);
+        let (mut seen, mut seen_moments) = self.ended_visits();
+        let (mut naps, mut length) = (0, STAND_BY);
         while !self.is_stopped() {
             nap(length);
             naps += 1;
-            let visits = self.visits.load(Ordering::SeqCst);
-            if visits != seen && !self.has_waiting() {
-                (seen, naps, length) = (visits, 0, (length * 2).min(STAND_BY_MAX));
+            let (visits, moments) = self.ended_visits();
+            let is_wanted = self.is_wanted.swap(false, Ordering::SeqCst);
+            let is_driven = visits != seen && !self.has_others_waiting(Waiter::Thread)
+                || moments != seen_moments && !self.has_others_waiting(Waiter::Task);
+            if is_driven && !is_wanted {
+                (seen, seen_moments, naps) = (visits, moments, 0);
+                length = if self.has_waiting() { STAND_BY } else { (length * 2).min(STAND_BY_MAX) };
                 (looks, busy_looks) = (0, 0);
                 continue;
             }
@@ -266,7 +337,7 @@ impl<T> Handover<T> {
             fence(Ordering::SeqCst);
             match self.try_visit() {
                 Err(NoVisit::Busy) => {}
-                Ok(mut visit) if looks < LOOKS && !self.has_waiting() => {
+                Ok(mut visit) if looks < LOOKS && !self.has_waiting() && !is_wanted => {
                     self.keeper_waits.store(false, Ordering::SeqCst);
                     let found = self.look(&mut visit, look, died);
                     drop(visit);
@@ -285,9 +356,21 @@ impl<T> Handover<T> {
             if is_long && !self.is_stopped() {
                 thread::park();
                 self.keeper_waits.store(false, Ordering::SeqCst);
-                (seen, naps) = (self.visits.load(Ordering::SeqCst), 0);
+                (seen, seen_moments) = self.ended_visits();
+                naps = 0;
             }
         }
+    }
+
+    /// Visits of threads that wait and of tasks that have ended.
+    fn ended_visits(&self) -> (usize, usize) {
+        (self.visits.load(Ordering::SeqCst), self.moments.load(Ordering::SeqCst))
+    }
+
+    /// Visits of tasks that have ended.
+    #[cfg(test)]
+    pub(super) fn moments(&self) -> usize {
+        self.ended_visits().1
     }
 
     fn look(
@@ -325,7 +408,8 @@ pub(super) struct Visit<'a, T> {
     handover: &'a Handover<T>,
     /// There until the end.
     driven: Option<MutexGuard<'a, Option<T>>>,
-    drove: bool,
+    /// The kind of guest that has driven.
+    drove: Option<Waiter>,
     /// Dropped last.
     _no_wakes: NoWakes,
 }
@@ -356,21 +440,28 @@ impl<T> Visit<'_, T> {
     }
 
     /// Drives, as a guest, which will again soon. One that finds the shard gone learns it as others do.
-    pub(super) fn drive<E>(&mut self, drive: impl FnOnce(&mut T), died: impl FnOnce(&(dyn Any + Send)) -> E) {
-        self.drove = self.run(drive, died).is_ok();
+    pub(super) fn drive<E>(
+        &mut self,
+        guest: Waiter,
+        drive: impl FnOnce(&mut T),
+        died: impl FnOnce(&(dyn Any + Send)) -> E,
+    ) {
+        self.drove = self.run(drive, died).is_ok().then_some(guest);
     }
 }
 
 impl<T> Drop for Visit<'_, T> {
     fn drop(&mut self) {
         drop(self.driven.take());
-        let Handover { visits, keeper_waits, .. } = self.handover;
-        if self.drove {
-            visits.fetch_add(1, Ordering::SeqCst);
+        let Handover { visits, moments, keeper_waits, .. } = self.handover;
+        match self.drove {
+            Some(Waiter::Thread) => drop(visits.fetch_add(1, Ordering::SeqCst)),
+            Some(Waiter::Task) => drop(moments.fetch_add(1, Ordering::SeqCst)),
+            None => {}
         }
         fence(Ordering::SeqCst);
         let waits = keeper_waits.load(Ordering::SeqCst) && keeper_waits.swap(false, Ordering::SeqCst);
-        if waits || self.drove && self.handover.has_waiting() {
+        if waits || self.drove.is_some_and(|guest| self.handover.has_others_waiting(guest)) {
             self.handover.unpark_keeper();
         }
         self.handover.answer();
@@ -417,7 +508,7 @@ mod tests {
         let (handover, drives, keeper) = keeper(look);
         for _ in 0..ROUNDS {
             if let Ok(mut visit) = handover.try_visit() {
-                visit.drive(|()| {}, |_| {});
+                visit.drive(Waiter::Thread, |()| {}, |_| {});
             }
             thread::sleep(PAUSE);
         }
@@ -434,12 +525,50 @@ mod tests {
         assert!(bound > ROUNDS / 4, "the keeper drove {bound} times");
     }
 
+    /// Times that the keeper drives while tasks drive for moments without a pause, or have stopped.
+    fn drives_beside_tasks(waiter: Waiter, has_given_up: bool) -> bool {
+        let (handover, drives, keeper) = keeper(Look::Quiet);
+        while handover.try_visit().map(|mut visit| visit.drive(Waiter::Task, |()| {}, |_| {})).is_err() {
+            thread::yield_now();
+        }
+        handover.set_waiting(waiter, true);
+        let before = drives.load(Ordering::SeqCst);
+        let begun = std::time::Instant::now();
+        let drove = || drives.load(Ordering::SeqCst) != before;
+        if has_given_up {
+            handover.leave_to_keeper();
+            while !drove() && begun.elapsed() < PAUSE * 10_000 {
+                thread::yield_now();
+            }
+        }
+        while !has_given_up && !drove() && begun.elapsed() < PAUSE * 40 {
+            if let Ok(mut visit) = handover.try_visit() {
+                visit.drive(Waiter::Task, |()| thread::sleep(PAUSE / 10), |_| {});
+            }
+            if waiter == Waiter::Thread {
+                thread::sleep(PAUSE / 10);
+            }
+        }
+        handover.stop();
+        keeper.join().unwrap();
+        drove()
+    }
+
+    #[test]
+    fn a_keeper_leaves_the_shard_to_tasks_until_they_give_up() {
+        assert!(drives_beside_tasks(Waiter::Task, true), "a task has given up");
+        assert!(drives_beside_tasks(Waiter::Thread, false), "a thread is blocked meanwhile");
+        // A machine that is busy may keep the tasks' thread from its visits for the time of a nap.
+        assert!((0..20).any(|_| !drives_beside_tasks(Waiter::Task, false)), "tasks drive");
+    }
+
     /// A shard that has something to do again and again is driven, and so is one that is left for good.
     #[test]
     fn a_shard_that_is_left_is_driven() {
         for look in [Look::Busy, Look::Quiet] {
             let (handover, drives, keeper) = keeper(look);
-            while handover.try_visit().map(|mut visit| visit.drive(|()| {}, |_| {})).is_err() {
+            while handover.try_visit().map(|mut visit| visit.drive(Waiter::Thread, |()| {}, |_| {})).is_err()
+            {
                 thread::yield_now();
             }
             let before = drives.load(Ordering::SeqCst);
@@ -501,7 +630,7 @@ mod model {
             };
             handover.ask();
             if let Ok(mut visit) = handover.try_visit() {
-                visit.drive(Driven::turn, |_| {});
+                visit.drive(Waiter::Thread, Driven::turn, |_| {});
             }
             work.fetch_add(1, Ordering::SeqCst);
             keeper.join().unwrap();
@@ -524,7 +653,7 @@ mod model {
                     assert!(handover.try_visit().is_ok());
                 })
             };
-            visit.drive(|()| {}, |_| {});
+            visit.drive(Waiter::Thread, |()| {}, |_| {});
             drop(visit);
             keeper.join().unwrap();
         });

@@ -5,7 +5,7 @@ use std::any::Any;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::thread::JoinHandle;
+use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use lnet_core::handle::ShardId;
@@ -15,7 +15,7 @@ use rustix::thread::{Pid, gettid};
 use super::cpu::pin_to_cpu;
 use super::deputy::{self, StandIn};
 use super::fate::{Ended, Fate};
-use super::handover::{Handover, Look, NoVisit};
+use super::handover::{Handover, Look, NoVisit, Waiter};
 use super::spin::Spin;
 use super::wakes;
 use super::worker::Worker;
@@ -52,6 +52,8 @@ struct Driven<S> {
     turn: Turn<S>,
     has_work: fn(&S) -> bool,
     spin: Spin,
+    /// The guest that drove last, if no keeper has since.
+    guest: Option<ThreadId>,
 }
 
 impl<S> Driven<S> {
@@ -77,9 +79,10 @@ impl<S> Driven<S> {
         found
     }
 
-    /// Takes turns until `is_done`, until a time, or until a program is to be woken; sleeps in between.
-    fn drive(&mut self, is_done: impl Fn() -> bool, until: Option<Instant>) {
-        let Self { worker, service, turn, has_work, spin } = self;
+    /// Takes turns until `is_done`, until a time, or until a program is to be woken. Sleeps in between, or
+    /// returns where it would.
+    fn drive(&mut self, is_done: impl Fn() -> bool, until: Option<Instant>, sleeps: bool) {
+        let Self { worker, service, turn, has_work, spin, .. } = self;
         let (mut idle_since, mut can_sleep, mut turns) = (None, true, 0_u32);
         let is_over = |now: Instant| until.is_some_and(|until| until <= now);
         loop {
@@ -108,6 +111,8 @@ impl<S> Driven<S> {
             }
             if spin.goes_on(now - *idle_since.get_or_insert(now)) {
                 std::hint::spin_loop();
+            } else if !sleeps {
+                return;
             } else if !can_sleep {
                 std::thread::yield_now();
             } else if let Err(error) =
@@ -120,19 +125,115 @@ impl<S> Driven<S> {
     }
 }
 
-/// A shard whose keeper may have to wait.
-struct Keeps<S> {
-    shard: Arc<Handover<Driven<S>>>,
+/// A shard that its keeper drives, or others do, and what ends it.
+pub(crate) struct Shared<S> {
+    shard: Handover<Driven<S>>,
     waker: Waker,
     shard_id: ShardId,
     fate: Arc<Fate>,
+    /// Whether its handles are gone, so that the keeper drops it when it ends.
+    is_left: AtomicBool,
 }
 
-impl<S: Send> StandIn for Keeps<S> {
+impl<S> std::fmt::Debug for Shared<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Shared").field(&self.shard_id.0).finish()
+    }
+}
+
+/// Outcome of a moment for which a task's thread was to drive a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Moment {
+    /// Something has come for the task, or for another one.
+    Woken,
+    /// Nothing has come.
+    Quiet,
+    /// The keeper drives still, and was asked to leave.
+    Asked,
+    /// Another guest drives, the keeper is to drive for a thread that is blocked, or the shard has ended.
+    Taken,
+}
+
+impl<S> Shared<S> {
+    /// Why the node has ended.
+    pub(crate) fn fate(&self) -> &Arc<Fate> {
+        &self.fate
+    }
+
+    fn died(&self, panic: &(dyn Any + Send)) -> Ended {
+        self.fate.end_by_shard(self.shard_id, panic)
+    }
+
+    /// Whether a thread that pauses between its waits finds that the keeper drives, if it does so for some
+    /// milliseconds.
+    pub(crate) fn is_driven_in_pauses(&self) -> bool {
+        self.shard.is_bound()
+    }
+
+    /// A thread or task begins to wait for events, or has them: the keeper drives meanwhile.
+    pub(crate) fn set_waiting(&self, waiter: Waiter, waits: bool) {
+        self.shard.set_waiting(waiter, waits);
+    }
+
+    /// Asks the keeper to stand by for the calling thread's tasks; whether it drives, and may be asked.
+    pub(crate) fn ask_keeper(&self) -> bool {
+        let is_askable = self.shard.is_for_a_task();
+        if is_askable && !self.shard.is_asked() {
+            self.shard.ask();
+            self.waker.wake();
+        }
+        is_askable
+    }
+
+    /// Has the keeper drive: a task of the calling thread waits for longer.
+    pub(crate) fn leave_to_keeper(&self) {
+        self.shard.leave_to_keeper();
+    }
+
+    /// Drives the shard on this thread for a task, until `is_done`, until a program is to be woken, or until a
+    /// time; ends where the thread would sleep. Where the keeper drives, it is asked to stand by.
+    pub(crate) fn drive_a_moment(&self, is_done: impl Fn() -> bool, until: Instant) -> Moment {
+        if self.shard.has_blocked() {
+            return Moment::Taken;
+        }
+        let mut visit = match self.shard.try_visit() {
+            Ok(visit) => visit,
+            Err(NoVisit::Busy) if self.shard.is_looked_at() || self.ask_keeper() => return Moment::Asked,
+            Err(_) => return Moment::Taken,
+        };
+        let (driven, own) = (visit.get(), std::thread::current().id());
+        let is_bound = driven.worker.is_bound_to_driver();
+        self.shard.set_bound(is_bound);
+        if is_bound && driven.guest.is_some_and(|guest| guest != own) {
+            return Moment::Taken;
+        }
+        driven.guest = Some(own);
+        let mut moment = Moment::Quiet;
+        let drive = |driven: &mut Driven<S>| {
+            driven.drive(|| is_done() || self.shard.is_asked(), Some(until), false);
+            if is_done() || wakes::any_postponed() {
+                moment = Moment::Woken;
+            }
+        };
+        visit.drive(Waiter::Task, drive, |panic| self.died(panic));
+        moment
+    }
+
+    /// Moments for which tasks have driven.
+    #[cfg(test)]
+    pub(crate) fn moments(&self) -> usize {
+        self.shard.moments()
+    }
+}
+
+impl<S: Send> StandIn for Shared<S> {
     fn stand_in(&self, is_over: &AtomicBool) {
         let is_over = || is_over.load(Ordering::Acquire);
-        let drive = |driven: &mut Driven<S>| driven.drive(|| is_over() || self.shard.is_asked(), None);
-        self.shard.stand_in(is_over, drive, |panic| drop(self.fate.end_by_shard(self.shard_id, panic)));
+        let drive = |driven: &mut Driven<S>| {
+            driven.guest = None;
+            driven.drive(|| is_over() || self.shard.is_asked(), None, true);
+        };
+        self.shard.stand_in(is_over, drive, |panic| drop(self.died(panic)));
     }
 
     fn wake(&self) {
@@ -142,12 +243,9 @@ impl<S: Send> StandIn for Keeps<S> {
 
 /// A shard with a thread of its own. Dropping it stops the thread and waits for it.
 pub struct ShardThread<S> {
-    shard: Arc<Handover<Driven<S>>>,
-    waker: Waker,
+    shared: Arc<Shared<S>>,
     thread: Option<JoinHandle<()>>,
     thread_id: Pid,
-    shard_id: ShardId,
-    fate: Arc<Fate>,
 }
 
 impl<S> std::fmt::Debug for ShardThread<S> {
@@ -191,27 +289,29 @@ impl<S: Send + 'static> ShardThread<S> {
         let (waker, shard_id) = (worker.waker(), worker.shard_id());
         let name = format!("lnet-shard-{}", shard_id.0);
         let (turn, spin) = (Box::new(turn), Spin::new(idle.spin));
-        let shard = Arc::new(Handover::new(Driven { worker, service, turn, has_work, spin }));
+        let shard = Handover::new(Driven { worker, service, turn, has_work, spin, guest: None });
+        let shared = Arc::new(Shared { shard, waker, shard_id, fate, is_left: AtomicBool::new(false) });
         let (tell, told) = mpsc::sync_channel(1);
-        let (own, own_waker, own_fate) = (Arc::clone(&shard), waker.clone(), Arc::clone(&fate));
+        let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
             let pinned = cpu.map_or(Ok(()), pin_to_cpu).map(|()| gettid());
             let is_pinned = pinned.is_ok();
             if tell.send(pinned).is_ok() && is_pinned {
-                let keeps =
-                    Arc::new(Keeps { shard: Arc::clone(&own), waker: own_waker, shard_id, fate: own_fate });
-                deputy::set_shard(Some(Arc::clone(&keeps) as Arc<dyn StandIn>));
-                let drive = |driven: &mut Driven<S>| driven.drive(|| own.is_asked(), None);
-                own.keep(drive, Driven::look, |panic| drop(keeps.fate.end_by_shard(shard_id, panic)));
+                deputy::set_shard(Some(Arc::clone(&own) as Arc<dyn StandIn>));
+                let drive = |driven: &mut Driven<S>| {
+                    driven.guest = None;
+                    driven.drive(|| own.shard.is_asked(), None, true);
+                };
+                own.shard.keep(drive, Driven::look, |panic| drop(own.died(panic)));
                 deputy::set_shard(None);
-                if keeps.fate.cause().is_some() {
-                    drop(own.take());
+                if own.fate.cause().is_some() || own.is_left.load(Ordering::Acquire) {
+                    drop(own.shard.take());
                 }
             }
         })?;
         let thread_id =
             told.recv().unwrap_or_else(|_| Err(std::io::Error::other("the shard's thread has ended")))?;
-        Ok(Self { shard, waker, thread: Some(thread), thread_id, shard_id, fate })
+        Ok(Self { shared, thread: Some(thread), thread_id })
     }
 
     /// Runs `call` between two turns, on this thread.
@@ -222,14 +322,14 @@ impl<S: Send + 'static> ShardThread<S> {
         /// A driver that was asked leaves at once, unless another thread has asked as well.
         const PATIENCE: Duration = Duration::from_millis(1);
         loop {
-            match self.shard.try_visit() {
+            match self.shared.shard.try_visit() {
                 Ok(mut visit) => {
-                    return visit.run(|driven| call(&mut driven.worker), |panic| self.died(panic));
+                    return visit.run(|driven| call(&mut driven.worker), |panic| self.shared.died(panic));
                 }
-                Err(NoVisit::Gone) => return Err(self.fate.why()),
-                Err(NoVisit::Busy) => self.shard.ask(),
+                Err(NoVisit::Gone) => return Err(self.shared.fate.why()),
+                Err(NoVisit::Busy) => self.shared.shard.ask(),
             }
-            self.waker.wake();
+            self.shared.waker.wake();
             std::thread::park_timeout(PATIENCE);
         }
     }
@@ -241,9 +341,9 @@ impl<S: Send + 'static> ShardThread<S> {
         argument: A,
         call: impl FnOnce(A, &mut Worker, &mut S) -> R,
     ) -> Result<Result<R, Ended>, A> {
-        let Ok(mut visit) = self.shard.try_visit() else { return Err(argument) };
+        let Ok(mut visit) = self.shared.shard.try_visit() else { return Err(argument) };
         let call = |Driven { worker, service, .. }: &mut Driven<S>| call(argument, worker, service);
-        Ok(visit.run(call, |panic| self.died(panic)))
+        Ok(visit.run(call, |panic| self.shared.died(panic)))
     }
 
     /// Drives the shard on this thread until `is_done`, until a time, or until another thread asks for it.
@@ -251,52 +351,48 @@ impl<S: Send + 'static> ShardThread<S> {
     /// asked to stand by, and unparks this thread. Should the shard panic, it has ended, and this thread goes
     /// on.
     pub(crate) fn drive(&self, is_done: impl Fn() -> bool, until: Option<Instant>, eager: bool) {
-        let mut visit = self.shard.try_visit();
-        while matches!(visit, Err(NoVisit::Busy)) && self.shard.is_looked_at() {
+        let mut visit = self.shared.shard.try_visit();
+        while matches!(visit, Err(NoVisit::Busy)) && self.shared.shard.is_looked_at() {
             std::thread::yield_now();
-            visit = self.shard.try_visit();
+            visit = self.shared.shard.try_visit();
         }
         match visit {
             Ok(mut visit) => loop {
-                let drive =
-                    |driven: &mut Driven<S>| driven.drive(|| is_done() || self.shard.is_asked(), until);
-                visit.drive(drive, |panic| self.died(panic));
+                let drive = |driven: &mut Driven<S>| {
+                    driven.guest = Some(std::thread::current().id());
+                    driven.drive(|| is_done() || self.shared.shard.is_asked(), until, true);
+                };
+                visit.drive(Waiter::Thread, drive, |panic| self.shared.died(panic));
                 let wakes = wakes::any_postponed();
                 drop(visit);
-                if !wakes || is_done() || self.shard.is_asked() {
+                if !wakes || is_done() || self.shared.shard.is_asked() {
                     break;
                 }
                 // Another thread may have taken its place meanwhile.
-                let Ok(next) = self.shard.try_visit() else { break };
+                let Ok(next) = self.shared.shard.try_visit() else { break };
                 visit = next;
             },
-            Err(NoVisit::Busy) if eager && self.shard.is_for_a_guest() => {
-                self.shard.ask();
-                self.waker.wake();
+            Err(NoVisit::Busy) if eager && self.shared.shard.is_for_a_guest() => {
+                self.shared.shard.ask();
+                self.shared.waker.wake();
             }
             Err(_) => {}
         }
     }
 
-    /// A thread or task begins to wait for events, or has them: the keeper drives meanwhile.
-    pub(crate) fn set_waiting(&self, waits: bool) {
-        self.shard.set_waiting(waits);
-    }
-
-    /// Whether a thread that pauses between its waits finds that the keeper drives, if it does so for some
-    /// milliseconds.
-    pub(crate) fn is_driven_in_pauses(&self) -> bool {
-        self.shard.is_bound()
+    /// The shard, for what outlives its handles.
+    pub(crate) fn shared(&self) -> &Arc<Shared<S>> {
+        &self.shared
     }
 
     /// Whether threads or tasks wait for events.
     pub(crate) fn has_waiting(&self) -> bool {
-        self.shard.has_waiting()
+        self.shared.shard.has_waiting()
     }
 
     /// What wakes its driver.
     pub(crate) fn waker(&self) -> &Waker {
-        &self.waker
+        &self.shared.waker
     }
 
     /// The kernel's number of the thread.
@@ -311,7 +407,8 @@ impl<S: Send + 'static> ShardThread<S> {
     /// [`Ended`] if the shard has ended, by a panic.
     pub fn stop(mut self) -> Result<(Worker, S), Ended> {
         self.join();
-        let Driven { worker, service, .. } = self.shard.take().ok_or_else(|| self.fate.why())?;
+        let Driven { worker, service, .. } =
+            self.shared.shard.take().ok_or_else(|| self.shared.fate.why())?;
         Ok((worker, service))
     }
 }
@@ -319,12 +416,8 @@ impl<S: Send + 'static> ShardThread<S> {
 impl<S> ShardThread<S> {
     /// Has the shard's thread end, and drop the shard, whose node has ended.
     pub(crate) fn end(&self) {
-        self.shard.stop();
-        self.waker.wake();
-    }
-
-    fn died(&self, panic: &(dyn Any + Send)) -> Ended {
-        self.fate.end_by_shard(self.shard_id, panic)
+        self.shared.shard.stop();
+        self.shared.waker.wake();
     }
 
     fn join(&mut self) {
@@ -341,7 +434,9 @@ impl<S> Drop for ShardThread<S> {
         self.join();
         // The shard's own thread, where a program drops the last handle, drops the shard when it ends.
         if self.thread.is_none() {
-            drop(self.shard.take());
+            drop(self.shared.shard.take());
+        } else {
+            self.shared.is_left.store(true, Ordering::Release);
         }
     }
 }

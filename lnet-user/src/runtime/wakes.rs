@@ -101,6 +101,11 @@ pub(crate) fn wake_elsewhere() {
     change(|postponed| postponed.elsewhere = true);
 }
 
+/// Whether other threads wake what the calling thread is to wake.
+pub(crate) fn are_elsewhere() -> bool {
+    change(|postponed| postponed.elsewhere).unwrap_or(false)
+}
+
 /// Wakes these, by a thread of its own.
 fn pass_on_elsewhere(waiting: Vec<Deferred>) {
     let waiting = Arc::new(Mutex::new(waiting));
@@ -170,6 +175,18 @@ impl<F> Awaited<F> {
     /// The future itself.
     pub(crate) fn get(&mut self) -> &mut F {
         &mut self.future
+    }
+
+    /// The future itself, for a look at it.
+    pub(crate) fn look(&self) -> &F {
+        &self.future
+    }
+}
+
+impl<F: Future + Unpin> Awaited<F> {
+    /// Polls it for a caller that looks again soon: nothing wakes the task meanwhile.
+    pub(crate) fn poll_unwoken(&mut self) -> Poll<F::Output> {
+        Pin::new(&mut self.future).poll(&mut Context::from_waker(Waker::noop()))
     }
 }
 

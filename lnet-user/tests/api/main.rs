@@ -21,6 +21,7 @@ mod readme;
 mod requests;
 mod rpc;
 mod stress;
+mod tasks;
 mod topology;
 mod wakers;
 

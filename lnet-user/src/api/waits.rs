@@ -1,0 +1,269 @@
+//! Waits for a shard: how often a thread waits, and how its tasks do. A thread that waits again and again
+//! drives the shard itself, so that no message wakes another thread.
+//!
+//! ```text
+//!  first poll, nothing there --> once more, behind whatever else is ready --> drive for a moment --> there
+//!       |  the thread waits seldom                                                |  nothing has come
+//!       +---------------------------> the keeper drives, and wakes the task <-----+
+//! ```
+//!
+//! Invariants: what a task waits for wakes it, also where the runtime forgets that it was to be polled again.
+//! A thread drives for [`MOMENT`] at most, does not sleep in the shard, and has its runtime poll whatever is
+//! ready before it does so again. A moment in which nothing came is the last one for a while, of all tasks of
+//! the thread: twice as long each time. Threads that drive shards anyway, and the one that controls the node,
+//! leave it at that.
+
+use std::cell::RefCell;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, Instant};
+
+use tokio::sync::oneshot;
+
+use super::error::LnetError;
+use super::service::Service;
+use crate::runtime::wakes::{self, Awaited};
+use crate::runtime::{Moment, Shared, Waiter, is_keeper};
+
+/// How long a task's thread drives at most, and tries to, before it polls other tasks.
+const MOMENT: Duration = Duration::from_micros(50);
+
+/// How often the waits that a thread drives for become twice as rare, at most.
+const MISSES_MAX: u32 = 8;
+
+/// How often a thread waits, and how soon after the last time.
+#[derive(Default)]
+pub(super) struct Waits {
+    ended_at: Option<Instant>,
+    /// Waits that began soon after the one before.
+    streak: u32,
+    /// Moments since something came in one.
+    misses: u32,
+}
+
+impl Waits {
+    /// Waits in a row after which a thread drives the shard itself.
+    const STREAK: u32 = 4;
+    /// How soon the next wait begins in such a row, where the keeper only has looks at the shard meanwhile.
+    const SOON: Duration = Duration::from_millis(5);
+    /// How soon it begins where the keeper drives in pauses.
+    const SOON_BOUND: Duration = Duration::from_micros(100);
+
+    /// A wait begins: whether the thread is to drive the shard while it waits.
+    pub(super) fn begin(&mut self, is_driven: bool) -> bool {
+        let soon = if is_driven { Self::SOON_BOUND } else { Self::SOON };
+        let is_soon = self.ended_at.is_some_and(|ended| ended.elapsed() < soon);
+        self.streak = if is_soon { self.streak.saturating_add(1) } else { 0 };
+        self.is_eager()
+    }
+
+    fn is_eager(&self) -> bool {
+        self.streak >= Self::STREAK << self.misses
+    }
+
+    /// A wait is over.
+    pub(super) fn end(&mut self) {
+        self.ended_at = Some(Instant::now());
+    }
+
+    /// Leaves the next waits to the keeper.
+    pub(super) fn leave(&mut self) {
+        self.streak = 0;
+    }
+
+    /// Nothing has come while the thread drove.
+    fn miss(&mut self) {
+        self.leave();
+        self.misses = (self.misses + 1).min(MISSES_MAX);
+    }
+}
+
+thread_local! {
+    /// The waits of the thread's tasks.
+    static WAITS: RefCell<Waits> = RefCell::default();
+}
+
+/// Looks at the waits of the calling thread's tasks, or changes them; the default where the thread ends.
+fn waits<R: Default>(change: impl FnOnce(&mut Waits) -> R) -> R {
+    WAITS.try_with(|waits| change(&mut waits.borrow_mut())).unwrap_or_default()
+}
+
+/// How far a task's wait is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Stage {
+    /// It has not begun.
+    Idle,
+    /// The runtime polls what else is ready, and then this task; until when it tries to drive, once it does.
+    Yields(Option<Instant>),
+    /// The keeper drives.
+    Left,
+}
+
+/// A task's wait for a shard.
+#[derive(Debug)]
+pub(super) struct Wait {
+    shard: Arc<Shared<Service>>,
+    stage: Stage,
+    /// Whether something came for it while its thread drove.
+    is_hit: bool,
+}
+
+impl Wait {
+    pub(super) fn new(shard: &Arc<Shared<Service>>) -> Self {
+        Self { shard: Arc::clone(shard), stage: Stage::Idle, is_hit: false }
+    }
+
+    /// Nothing is there, and what comes wakes the task: whether its thread is to drive the shard now.
+    pub(super) fn is_to_drive(&mut self, context: &Context<'_>) -> bool {
+        match self.stage {
+            Stage::Idle => {
+                let is_driven = self.shard.is_driven_in_pauses();
+                let is_guest = !is_keeper() && !wakes::are_elsewhere();
+                if is_guest && waits(|waits| waits.begin(is_driven)) {
+                    self.stage = Stage::Yields(None);
+                    context.waker().wake_by_ref();
+                } else {
+                    self.leave();
+                }
+                false
+            }
+            // Another task of the thread may have found that nothing comes.
+            Stage::Yields(_) if waits(|waits| waits.is_eager()) => true,
+            Stage::Yields(_) => {
+                self.leave();
+                false
+            }
+            Stage::Left => false,
+        }
+    }
+
+    /// Drives the shard for a moment.
+    pub(super) fn drive(&mut self, is_ready: impl Fn() -> bool) -> Moment {
+        let until = match self.stage {
+            Stage::Yields(Some(until)) => until,
+            _ => Instant::now() + MOMENT,
+        };
+        self.stage = Stage::Yields(Some(until));
+        self.is_hit = true;
+        self.shard.drive_a_moment(is_ready, until)
+    }
+
+    /// Nothing is there after such a moment, and what comes wakes the task.
+    pub(super) fn go_on(&mut self, moment: Moment, context: &Context<'_>) {
+        self.is_hit = false;
+        match (moment, self.stage) {
+            (Moment::Woken, _) => self.stage = Stage::Yields(None),
+            (Moment::Asked, Stage::Yields(Some(until))) if Instant::now() < until => {
+                // The keeper may wait for this CPU.
+                std::thread::yield_now();
+            }
+            (Moment::Asked | Moment::Quiet, _) => {
+                waits(Waits::miss);
+                self.leave();
+                return self.shard.leave_to_keeper();
+            }
+            (Moment::Taken, _) => {
+                waits(Waits::leave);
+                return self.leave();
+            }
+        }
+        context.waker().wake_by_ref();
+    }
+
+    /// What it waited for is there.
+    pub(super) fn end(&mut self) {
+        if self.stage == Stage::Idle {
+            return;
+        }
+        let is_hit = std::mem::take(&mut self.is_hit);
+        let is_eager = waits(|waits| {
+            waits.end();
+            waits.misses = if is_hit { 0 } else { waits.misses };
+            waits.is_eager()
+        });
+        self.give_up();
+        // The next one most likely begins soon. The keeper, which has just woken this task, is awake now.
+        if is_eager {
+            self.shard.ask_keeper();
+        }
+    }
+
+    /// Ends without what it waited for.
+    pub(super) fn give_up(&mut self) {
+        if std::mem::replace(&mut self.stage, Stage::Idle) == Stage::Left {
+            self.shard.set_waiting(Waiter::Task, false);
+        }
+    }
+
+    /// The keeper drives for it.
+    fn leave(&mut self) {
+        self.stage = Stage::Left;
+        self.shard.set_waiting(Waiter::Task, true);
+    }
+}
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        self.give_up();
+    }
+}
+
+/// An answer of a shard, for a task.
+#[derive(Debug)]
+pub(super) struct Answered<T> {
+    answer: Awaited<oneshot::Receiver<T>>,
+    wait: Wait,
+}
+
+impl<T> Answered<T> {
+    pub(super) fn new(shard: &Arc<Shared<Service>>, answer: oneshot::Receiver<T>) -> Self {
+        Self { answer: Awaited::new(answer), wait: Wait::new(shard) }
+    }
+}
+
+impl<T> Future for Answered<T> {
+    type Output = Result<T, LnetError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { answer, wait } = &mut *self;
+        let mut polled = Pin::new(&mut *answer).poll(context);
+        if polled.is_pending() && wait.is_to_drive(context) {
+            polled = answer.poll_unwoken();
+            if polled.is_pending() {
+                let moment = wait.drive(|| !answer.look().is_empty());
+                polled = Pin::new(&mut *answer).poll(context);
+                if polled.is_pending() {
+                    wait.go_on(moment, context);
+                }
+            }
+        }
+        if polled.is_ready() {
+            wait.end();
+        }
+        polled.map(|answer| answer.map_err(|_| wait.shard.fate().why().into()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_waits_in_vain_drives_more_and_more_rarely() {
+        let mut waits = Waits::default();
+        let mut needed = || {
+            let begun = (1..).find(|_| {
+                let begins = waits.begin(false);
+                waits.end();
+                begins
+            });
+            waits.miss();
+            begun.unwrap()
+        };
+        // The first of a row follows none.
+        assert_eq!([needed(), needed(), needed()], [5, 8, 16]);
+        assert!((0..20).all(|_| needed() <= 4 << MISSES_MAX));
+    }
+}
