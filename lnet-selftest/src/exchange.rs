@@ -9,10 +9,9 @@ use std::collections::hash_map::RandomState;
 use std::hash::BuildHasher;
 use std::pin::Pin;
 use std::rc::{Rc, Weak};
-use std::sync::Arc;
 
 use lnet_user::api::{
-    Ack, Entry, EventQueue, Guest, LnetError, NotLent, OwnedRequest, QueuedEvent, ShardHandle, Target,
+    Ack, Entry, EventQueue, LnetError, NotLent, OwnedRequest, QueuedEvent, ShardHandle, Target,
 };
 use lnet_user::runtime::{Home, entry_home};
 use lnet_user::{
@@ -69,8 +68,6 @@ pub(crate) const NO_RPCS: RpcCounters = RpcCounters {
 /// A node's messages of selftest.
 pub(crate) struct Exchange {
     pub(crate) lnet: Lnet,
-    /// The thread of all this, if it drives the shard.
-    guest: Option<Arc<Guest>>,
     /// Where messages start.
     shard: ShardHandle,
     pub(crate) source: Source,
@@ -150,23 +147,14 @@ pub(crate) async fn dispatch(exchange: Rc<Exchange>, mut events: EventQueue) {
     }
 }
 
-fn create_event_queue(lnet: &Lnet, guest: Option<&Guest>, slots: u32) -> Result<EventQueue, LnetError> {
-    let mut events = lnet.create_event_queue(slots)?;
-    if let Some(guest) = guest {
-        events.set_guest(guest);
-    }
-    Ok(events)
-}
-
 impl Exchange {
     /// The exchange, and the events for [`dispatch`].
-    pub(crate) fn new(lnet: &Lnet, guest: Option<Arc<Guest>>) -> Result<(Rc<Self>, EventQueue), LnetError> {
+    pub(crate) fn new(lnet: &Lnet) -> Result<(Rc<Self>, EventQueue), LnetError> {
         let slots = ((CALLS_MAX + ORDERS_MAX) * CALL_SLOTS + ANSWERS_MAX * ANSWER_SLOTS) as u32
             + Limits::DEFAULT.unlimited_events;
-        let events = create_event_queue(lnet, guest.as_deref(), slots)?;
+        let events = lnet.create_event_queue(slots)?;
         let exchange = Self {
             lnet: lnet.clone(),
-            guest,
             shard: events.shard().clone(),
             source: Source::new(events.shard(), events.handle()),
             sinks: Sinks::default(),
@@ -183,7 +171,7 @@ impl Exchange {
 
     /// An event queue for a task.
     pub(crate) fn create_event_queue(&self, slots: u32) -> Result<EventQueue, LnetError> {
-        create_event_queue(&self.lnet, self.guest.as_deref(), slots)
+        self.lnet.create_event_queue(slots)
     }
 
     fn next(&self) -> u64 {

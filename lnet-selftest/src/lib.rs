@@ -97,7 +97,7 @@ impl Selftest {
             };
             let tasks = LocalSet::new();
             let all = tasks.run_until(async {
-                let exchange = match Exchange::new(&lnet, guest.clone()) {
+                let exchange = match Exchange::new(&lnet) {
                     Ok((exchange, events)) => {
                         tokio::task::spawn_local(exchange::dispatch(Rc::clone(&exchange), events));
                         exchange

@@ -36,7 +36,9 @@
 //! # Where to go next
 //! - `examples/put_get.rs`: a Put and a Get, on one node or between two; `examples/request_reply.rs`: a
 //!   service with bulk data; `examples/named_entry.rs`: an entry that one peer alone may put to.
-//! - [`api`]: shards on threads of their own, handles for any thread; blocking, polling or async.
+//! - [`api`]: shards on threads of their own, handles for any thread; blocking, polling or async. A thread
+//!   that waits again and again drives the shard itself, blocked or with tasks that await, and no message
+//!   wakes another thread.
 //! - [`EventHandler`]: code that runs where an event happens, so that no other thread is woken.
 //! - [`Lnet::edit_peers`], [`Lnet::edit_selection_policies`], [`Lnet::edit_faults`]: what administrators do.
 //! - [`rpc`]: requests and replies, with a time within which they come.

@@ -17,7 +17,7 @@ use futures_util::task::AtomicWaker;
 use lnet_io::locks::Mutex;
 use lnet_io::reactor;
 
-use super::ShardHandle;
+use super::{ShardHandle, waits};
 use crate::runtime::Waiter;
 
 /// Waits in a row, each soon after the one before, after which the thread drives.
@@ -31,9 +31,10 @@ const DRIVE: Duration = Duration::from_millis(20);
 /// How long a keeper that was asked has to leave.
 const ASK: Duration = Duration::from_micros(500);
 
-/// A thread that drives a shard between its tasks. Its runtime calls [`Guest::parks`] when the thread is
-/// about to sleep, its tasks are all within [`Guest::run`], and the event queues that they wait for are
-/// [told of it](super::EventQueue::set_guest):
+/// A thread that drives a shard, and sleeps in it, between its tasks. Without a guest a thread drives for
+/// moments, and sleeps in its runtime: then the shard's own thread wakes it for what takes long to come. The
+/// runtime of a guest calls [`Guest::parks`] when the thread is about to sleep, and its tasks are all within
+/// [`Guest::run`]:
 ///
 /// ```no_run
 /// # use std::sync::Arc;
@@ -46,7 +47,6 @@ const ASK: Duration = Duration::from_micros(500);
 /// let runtime = builder.enable_time().on_thread_park(guest.parks()).build()?;
 /// runtime.block_on(guest.run(async {
 ///     let mut events = lnet.create_event_queue(64)?;
-///     events.set_guest(&guest);
 ///     events.next().await
 /// }))?;
 /// # Ok(())
@@ -158,7 +158,8 @@ impl Guest {
             self.woken.runtime.register(context.waker());
             // What wakes it from now on is seen by the next drive. What has woken it before, by the tasks.
             self.woken.is_woken.swap(false, Ordering::AcqRel);
-            future.as_mut().poll(&mut Context::from_waker(&waker))
+            let mut context = Context::from_waker(&waker);
+            waits::as_guest(self.shard.end().thread.shared(), || future.as_mut().poll(&mut context))
         })
         .await
     }
@@ -198,11 +199,6 @@ impl Guest {
             // A keeper that stands by is woken by the end of this turn.
             thread.drive(|| true, None, false);
         }
-    }
-
-    /// Whether it drives this shard.
-    pub(super) fn is_of(&self, shard: &ShardHandle) -> bool {
-        Arc::ptr_eq(&self.shard.inner, &shard.inner) && self.shard.shard == shard.shard
     }
 
     fn lock<R>(&self, change: impl FnOnce(&mut WaitState) -> R) -> R {
@@ -246,11 +242,10 @@ mod tests {
         (lnet, guest, runtime)
     }
 
-    /// A queue of the guest, and what puts to the node itself, whose events come by it.
-    fn puts(lnet: &Lnet, guest: &Guest) -> (EventQueue, Descriptor) {
+    /// A queue, and what puts to the node itself, whose events come by it.
+    fn puts(lnet: &Lnet) -> (EventQueue, Descriptor) {
         let shard = lnet.shard(0).unwrap();
-        let mut events = shard.create_event_queue(1 << 10).unwrap();
-        events.set_guest(guest);
+        let events = shard.create_event_queue(1 << 10).unwrap();
         let spec = |options| MdSpec::new(4, Threshold::Infinite, options, events.handle());
         let entry = EntrySpec::new(PORTAL, 1);
         let taken = spec(MdOptions::PUT | MdOptions::MANAGE_REMOTE);
@@ -269,7 +264,7 @@ mod tests {
     fn a_guest_drives_while_its_tasks_are_short() {
         let (lnet, guest, runtime) = start();
         runtime.block_on(guest.run(async {
-            let (mut events, md) = puts(&lnet, &guest);
+            let (mut events, md) = puts(&lnet);
             let begun = Instant::now();
             while guest.drives() < 100 {
                 assert!(begun.elapsed() < PATIENCE, "{} drives", guest.drives());
@@ -287,6 +282,21 @@ mod tests {
             }
             assert!(guest.drives() <= most, "{} drives, {most} at most", guest.drives());
         }));
+    }
+
+    /// A Put that a task of the guest awaits is driven where the thread would sleep, as events are.
+    #[test]
+    fn a_guest_drives_for_what_its_tasks_await() {
+        let (lnet, guest, runtime) = start();
+        runtime.block_on(guest.run(async {
+            let (_events, md) = puts(&lnet);
+            let begun = Instant::now();
+            while guest.drives() < 100 {
+                assert!(begun.elapsed() < PATIENCE, "{} drives", guest.drives());
+                md.put(&Target::new(Nid::LO, PORTAL, 1), Ack::Wanted, 0).await.unwrap();
+            }
+        }));
+        assert_eq!(lnet.shard(0).unwrap().end().thread.shared().moments(), 0);
     }
 
     /// What comes from elsewhere does not wait for the end of a drive.
@@ -308,7 +318,7 @@ mod tests {
             late.count()
         });
         runtime.block_on(guest.run(async {
-            let (mut events, md) = puts(&lnet, &guest);
+            let (mut events, md) = puts(&lnet);
             let mut drives = 0;
             while asked.recv().await.is_some() {
                 drives = guest.drives();
@@ -328,7 +338,7 @@ mod tests {
     fn a_shard_that_ends_ends_its_guest() {
         let (lnet, guest, runtime) = start();
         runtime.block_on(guest.run(async {
-            let (mut events, md) = puts(&lnet, &guest);
+            let (mut events, md) = puts(&lnet);
             for _ in 0..10 {
                 put(&mut events, &md).await;
             }
@@ -342,7 +352,7 @@ mod tests {
     fn a_guest_goes_with_its_runtime() {
         let (lnet, guest, runtime) = start();
         runtime.block_on(guest.run(async {
-            let (mut events, md) = puts(&lnet, &guest);
+            let (mut events, md) = puts(&lnet);
             put(&mut events, &md).await;
         }));
         let weak = Arc::downgrade(&guest);

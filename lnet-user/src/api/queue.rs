@@ -28,7 +28,6 @@ use lnet_core::lnd::Span;
 use super::ShardHandle;
 use super::calls::Signals;
 use super::error::LnetError;
-use super::guest::Guest;
 use super::request::RefusalSlot;
 use super::service::Queues;
 use super::waits::{Wait, Waits};
@@ -242,8 +241,6 @@ pub struct EventQueue {
     waiting: Arc<AtomicWaker>,
     /// Whether the shards know that a thread or task waits here, and does not drive.
     told: Option<Waiter>,
-    /// Whether its consumer is a guest, which tells itself whether it waits.
-    is_guests: bool,
     /// Waits of the application's thread.
     waits: Waits,
     /// The wait of a task, where the queue is on one shard.
@@ -321,16 +318,7 @@ impl EventQueue {
         let handle = name.ok_or(EqError::Unknown)?;
         let first: &EventRing = ends.first().ok_or(EqError::Unknown)?;
         let wait = Wait::new(first.wakes.shard.end().thread.shared());
-        Ok(Self {
-            handle,
-            ends,
-            next: 0,
-            waiting,
-            told: None,
-            is_guests: false,
-            waits: Waits::default(),
-            wait,
-        })
+        Ok(Self { handle, ends, next: 0, waiting, told: None, waits: Waits::default(), wait })
     }
 
     /// What descriptors name it by, on each of its shards:
@@ -403,16 +391,8 @@ impl EventQueue {
         }
     }
 
-    /// Only tasks of this guest wait here from now on. Without effect if the queue is on other shards than
-    /// the guest's.
-    pub fn set_guest(&mut self, guest: &Guest) {
-        self.give_up();
-        self.is_guests = self.ends.iter().all(|end| guest.is_of(&end.wakes.shard));
-    }
-
     /// Tells the shards who waits here.
     fn tell(&mut self, waiter: Option<Waiter>) {
-        let waiter = waiter.filter(|_| !self.is_guests);
         let told = std::mem::replace(&mut self.told, waiter);
         if told != waiter {
             for EventRing { wakes, .. } in &self.ends {
@@ -452,7 +432,7 @@ impl EventQueue {
 
     /// Polls for the next event; the thread may drive the shard for a moment before it lets the task wait.
     fn poll_driving(&mut self, context: &mut Context<'_>) -> Poll<Result<QueuedEvent, LnetError>> {
-        if self.is_guests || self.is_on_several_shards() {
+        if self.is_on_several_shards() {
             return self.poll_event(context, Waiter::Task);
         }
         let mut next = self.poll_ring(context);

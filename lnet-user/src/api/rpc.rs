@@ -60,6 +60,7 @@ use tokio::time::Sleep;
 use super::calls::Command;
 use super::request::PutOrGet;
 use super::service::Queues;
+use super::waits::Answered;
 use super::{Ack, Entry, EventQueue, Lnet, LnetError, QueuedEvent, ShardHandle, Target};
 use crate::node::setters;
 use crate::runtime::wakes::Awaited;
@@ -150,7 +151,7 @@ impl Client {
         let request_md = request.spec(Threshold::Count(1), MdOptions::NONE, queue);
         let to = Target::new(server, portal, match_bits);
         let ((tell_reply, reply), (tell_sent, sent)) = (oneshot::channel(), oneshot::channel());
-        let (mut reply, mut sent) = (Awaited::new(reply), Awaited::new(sent));
+        let (mut reply, mut sent) = (Answered::new(shard.end().thread.shared(), reply), Awaited::new(sent));
         let start = move |worker: &mut Worker, queues: &mut Queues| {
             let (entry, room) = queues.expect(worker, &entry, &room_md, room, tell_reply)?;
             let put = |md| PutOrGet::put(md, &to, Ack::NotWanted, number);
@@ -171,7 +172,7 @@ impl Client {
         let reply = loop {
             tokio::select! {
                 biased;
-                reply = &mut reply => break reply.map_err(|_| ended())??,
+                reply = &mut reply => break reply??,
                 sent = &mut sent, if !is_sent => {
                     let status = sent.map_err(|_| ended())??.event.status();
                     is_sent = true;

@@ -13,7 +13,7 @@
 //! the thread: twice as long each time. Threads that drive shards anyway, and the one that controls the node,
 //! leave it at that.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -83,6 +83,22 @@ impl Waits {
 thread_local! {
     /// The waits of the thread's tasks.
     static WAITS: RefCell<Waits> = RefCell::default();
+    /// Address of the shard whose guest polls its tasks on the thread.
+    static GUEST_OF: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Polls tasks of a guest of this shard.
+pub(super) fn as_guest<R>(shard: &Arc<Shared<Service>>, poll: impl FnOnce() -> R) -> R {
+    struct Former(usize);
+
+    impl Drop for Former {
+        fn drop(&mut self) {
+            GUEST_OF.set(self.0);
+        }
+    }
+
+    let _former = Former(GUEST_OF.replace(Arc::as_ptr(shard).addr()));
+    poll()
 }
 
 /// Looks at the waits of the calling thread's tasks, or changes them; the default where the thread ends.
@@ -106,18 +122,25 @@ enum Stage {
 pub(super) struct Wait {
     shard: Arc<Shared<Service>>,
     stage: Stage,
+    /// Whether the shard knows of it.
+    is_told: bool,
     /// Whether something came for it while its thread drove.
     is_hit: bool,
 }
 
 impl Wait {
     pub(super) fn new(shard: &Arc<Shared<Service>>) -> Self {
-        Self { shard: Arc::clone(shard), stage: Stage::Idle, is_hit: false }
+        Self { shard: Arc::clone(shard), stage: Stage::Idle, is_told: false, is_hit: false }
     }
 
     /// Nothing is there, and what comes wakes the task: whether its thread is to drive the shard now.
     pub(super) fn is_to_drive(&mut self, context: &Context<'_>) -> bool {
         match self.stage {
+            // A guest drives when its thread would sleep, and tells itself that it waits.
+            Stage::Idle if self.is_of_guest() => {
+                self.stage = Stage::Left;
+                false
+            }
             Stage::Idle => {
                 let is_driven = self.shard.is_driven_in_pauses();
                 let is_guest = !is_keeper() && !wakes::are_elsewhere();
@@ -192,15 +215,23 @@ impl Wait {
 
     /// Ends without what it waited for.
     pub(super) fn give_up(&mut self) {
-        if std::mem::replace(&mut self.stage, Stage::Idle) == Stage::Left {
+        self.stage = Stage::Idle;
+        if std::mem::take(&mut self.is_told) {
             self.shard.set_waiting(Waiter::Task, false);
         }
+    }
+
+    fn is_of_guest(&self) -> bool {
+        let guest_of = GUEST_OF.try_with(Cell::get).unwrap_or(0);
+        guest_of == Arc::as_ptr(&self.shard).addr()
     }
 
     /// The keeper drives for it.
     fn leave(&mut self) {
         self.stage = Stage::Left;
-        self.shard.set_waiting(Waiter::Task, true);
+        if !std::mem::replace(&mut self.is_told, true) {
+            self.shard.set_waiting(Waiter::Task, true);
+        }
     }
 }
 
