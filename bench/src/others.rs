@@ -14,7 +14,7 @@ use crate::link::Link;
 const STARTS_WITHIN: Duration = Duration::from_millis(500);
 /// Payload bytes of a UDP datagram at most.
 const DATAGRAM_BYTES_MAX: usize = 65_507;
-/// Those of one of libfabric's, whatever the MTU.
+/// Payload bytes of a datagram of libfabric's at most, whatever the MTU.
 const FABRIC_DATAGRAM_BYTES_MAX: usize = 1472;
 
 /// What one of them found for one size.
@@ -168,7 +168,7 @@ impl Other {
                 })
             }
             Self::Iperf(protocol) => {
-                // As fast as it can.
+                // No pace is set.
                 let unbounded: &[_] = if protocol == Protocol::Udp { &["-u", "-b", "0"] } else { &[] };
                 let client = [&["-c", &ip, "-J", "-t", &seconds, "-l", &size], unbounded].concat();
                 let said = run(&["-s", "-1"], &client)?;
@@ -250,7 +250,7 @@ fn received_bits(said: &Value, protocol: Protocol) -> Option<f64> {
     let end = &said["end"];
     match protocol {
         Protocol::Tcp => end["sum_received"]["bits_per_second"].as_f64(),
-        // Those that were sent, less what was lost of them.
+        // The bits that were sent, less what was lost of them.
         Protocol::Udp => {
             let sum = &end["sum"];
             Some(sum["bits_per_second"].as_f64()? * (1.0 - sum["lost_percent"].as_f64()? / 100.0))

@@ -49,6 +49,7 @@ fn node_with(fabric: &str, nids: &[&str], shards: u32, policy: Policy) -> Lnet {
             event_queues: 16,
             events: 1 << 14,
             unlimited_events: 1 << 6,
+            spare_events: 0,
             requests: 1 << 8,
             responses: 1 << 8,
             forwards: 0,

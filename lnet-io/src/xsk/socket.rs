@@ -204,8 +204,9 @@ pub fn open_queue(umem: &Arc<Umem>, config: &QueueConfig) -> Result<Queue, Socke
 /// Opens the sockets of one queue of one interface on `umem`.
 ///
 /// The first socket of an interface with zero copy, and the first one without, register the memory and decide
-/// the modes of such sockets; each further queue's first socket shares that, with rings of its own for fill and completion; further sockets of a
-/// queue share those as well (net/xdp/xsk.c: `xsk_bind`, `XDP_SHARED_UMEM`).
+/// the modes of such sockets; each further queue's first socket shares that, with rings of its own for fill
+/// and completion; further sockets of a queue share those as well (net/xdp/xsk.c: `xsk_bind`,
+/// `XDP_SHARED_UMEM`).
 ///
 /// Frames of `stock` go into the fill ring before the bind, as many as fit, with which a driver fills its own
 /// ring: some receive nothing if there is nothing then.

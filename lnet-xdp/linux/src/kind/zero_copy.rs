@@ -121,10 +121,10 @@ impl Chosen {
         Self { binding: Binding::COPY, reason, mode, descriptors_max: FRAGMENTS_MAX }
     }
 
-    /// The choice for queues that come once the program is attached: without zero copy. A driver may take them
-    /// away with the program, and the kernel cannot end zero copy on queues that are not there: virtio's goes
-    /// on with memory that is gone, and the host panics (drivers/net/virtio_net.c: `virtnet_xsk_pool_disable`;
-    /// seen with Linux 7.2).
+    /// The choice for queues that come once the program is attached: without zero copy. A driver may take
+    /// them away with the program, and the kernel cannot end zero copy on queues that are not there: virtio's
+    /// goes on with memory that is gone, and the host panics (seen with Linux 7.2,
+    /// drivers/net/virtio_net.c: `virtnet_xsk_pool_disable`).
     pub(super) fn of_further_queues(&self) -> Self {
         match self.binding.zero_copy {
             true => Self::copying(self.mode, self.reason.clone()),
