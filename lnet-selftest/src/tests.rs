@@ -180,7 +180,7 @@ fn a_batch_is_stopped_and_runs_again() {
 #[test]
 fn a_unit_that_waits_for_its_turn_takes_little() {
     let lnet = plain_node("units", 1);
-    let (exchange, _events) = Exchange::new(&lnet, None).unwrap();
+    let (exchange, _events) = Exchange::new(&lnet).unwrap();
     let to = ProcessId { nid: nid(2), pid: ProcessId::LUSTRE_PID };
     let test = Rc::new(ClientTest {
         test: Test::Ping { size_bytes: 0, flags: 0 },
