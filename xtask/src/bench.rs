@@ -114,7 +114,7 @@ pub(crate) struct Options {
 /// When a capability or `ip` is missing, a build or the bench fails, or a signal asks to end.
 pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
     if options.paths {
-        return measure_alone(root, "path_cost", options);
+        return measure_alone(root, "path-cost", options);
     }
     if options.awaits {
         return measure_alone(root, "awaits", options);
@@ -122,7 +122,7 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
     let needs = "`cargo xtask bench` makes network namespaces and loads XDP programs; it";
     privilege::require(needs, &privilege::NETNS_NODES)?;
     build_ebpf::refresh(root)?;
-    let (program, size, mtu_bytes) = match options {
+    let (bench, size, mtu_bytes) = match options {
         Options { posted: Some(_), .. } => ("posted", 64, 1500_u16),
         Options { peers: Some(_), .. } => ("peers", 64, 1500),
         Options { compare: true, .. } => ("compare", 64, 9000),
@@ -133,7 +133,7 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
         _ => ("xdp", 64, 1500),
     };
     let (size, mtu_bytes) = (options.size.unwrap_or(size), options.mtu.unwrap_or(mtu_bytes));
-    let program = cargo::build_binary(root, "lnet-bench", program, &[])?;
+    let program = cargo::build_binary(root, "lnet-bench", "bench", &[])?;
     let signal = Arc::new(AtomicUsize::new(0));
     for number in [SIGINT, SIGTERM, SIGHUP] {
         signal_hook::flag::register_usize(number, Arc::clone(&signal), number as usize)
@@ -142,6 +142,7 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
     run::remove_and_say_stale()?;
     let pair = Pair::create("", Wiring { rails: 1 + u8::from(options.rails), queues: 2, mtu_bytes })?;
     let mut command = Command::new(program);
+    command.arg(bench);
     if let Some(peers) = options.peers {
         // What goes to any of their addresses is delivered at the far end.
         pair.a.ip(&format!("route add {PEERS_NETWORK} via {}", pair.b.interface().ipv4))?;
@@ -186,9 +187,9 @@ fn do_not_pace(namespace: &Namespace) -> Result<()> {
 }
 
 /// Runs a bench that needs no link.
-fn measure_alone(root: &Path, program: &str, options: &Options) -> Result<()> {
-    let mut command = Command::new(cargo::build_binary(root, "lnet-bench", program, &[])?);
-    command.args(options.quick.then_some("--quick")).args(options.json.then_some("--json"));
+fn measure_alone(root: &Path, bench: &str, options: &Options) -> Result<()> {
+    let mut command = Command::new(cargo::build_binary(root, "lnet-bench", "bench", &[])?);
+    command.arg(bench).args(options.quick.then_some("--quick")).args(options.json.then_some("--json"));
     let words = words(&command);
     let status = command.status().with_context(|| format!("`{words}` did not start"))?;
     ensure!(status.success(), "`{words}` failed, {status}");

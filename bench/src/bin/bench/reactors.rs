@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use clap::Parser;
+use clap::Args;
 use lnet_bench::link::Side;
 use lnet_bench::measure::{self, Flood};
 use lnet_bench::messages::{self, EndConfig, Operation};
@@ -15,11 +15,11 @@ use lnet_wire::NetType;
 use serde::Serialize;
 
 /// Measures nodes with the reactor epoll beside nodes with io_uring.
-#[derive(Debug, Parser)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Example: cargo xtask bench --reactors   (makes the namespaces and the veth pair, then calls this)"
 )]
-struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     options: Options,
 }
@@ -82,8 +82,11 @@ fn middle(sorted: &[f64]) -> f64 {
     sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn main() -> anyhow::Result<()> {
-    let Cli { options } = Cli::parse();
+/// Measures, and tells what came of it.
+///
+/// # Errors
+/// Says what failed.
+pub(crate) fn run(Cli { options }: Cli) -> anyhow::Result<()> {
     let (link, time) = (&options.link, options.time(Duration::from_secs(2)));
     let pings = if options.quick { 2_000 } else { 20_000 };
     let is_xdp = link.nid_a.net().net_type() == NetType::XDP;

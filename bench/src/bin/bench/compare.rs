@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::Args;
 use lnet_bench::link::{Link, Side};
 use lnet_bench::measure::{self, Endpoint, Flood};
 use lnet_bench::messages::{self, EndConfig, Operation};
@@ -24,11 +24,11 @@ use lnet_wire::NetType;
 use serde::Serialize;
 
 /// Compares Puts and Gets with raw AF_XDP and with other programs over one veth pair.
-#[derive(Debug, Parser)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Example: cargo xtask bench --compare   (makes the namespaces and the veth pair, then calls this)"
 )]
-struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     options: Options,
     /// Payload bytes to measure with.
@@ -267,8 +267,11 @@ fn rows(cli: &Cli, bytes: usize, not_installed: &mut BTreeSet<&'static str>) -> 
     Ok(rows)
 }
 
-fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+/// Measures, and tells what came of it.
+///
+/// # Errors
+/// Says what failed.
+pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     let Cli { options, at_once, .. } = &cli;
     let link = &options.link;
     let mut found = Vec::new();

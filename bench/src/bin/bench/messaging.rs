@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::Args;
 use lnet_bench::link::Side;
 use lnet_bench::messages::Operation;
 use lnet_bench::messaging::Offered;
@@ -17,11 +17,11 @@ use lnet_bench::{measure, messaging, threaded};
 use serde::Serialize;
 
 /// Measures transfer machines beside the bare LNet messages that they are made of.
-#[derive(Debug, Parser)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Example: cargo xtask bench --messaging   (makes the namespaces and the veth pair, then calls this)"
 )]
-struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     options: Options,
     /// Bytes of a buffer that is fetched.
@@ -98,8 +98,11 @@ struct Figures {
     pool: [Vec<f64>; 2],
 }
 
-fn main() -> anyhow::Result<()> {
-    let Cli { options, bulk } = Cli::parse();
+/// Measures, and tells what came of it.
+///
+/// # Errors
+/// Says what failed.
+pub(crate) fn run(Cli { options, bulk }: Cli) -> anyhow::Result<()> {
     let mut figures = Figures::default();
     options.turns(|| measure(&options, bulk, &mut figures))?;
     let document = Document { setup: options.setup(), rows: rows(&figures) };

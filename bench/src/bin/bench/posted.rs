@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use clap::Parser;
+use clap::Args;
 use lnet_bench::link::Side;
 use lnet_bench::measure;
 use lnet_bench::messages::{End, EndConfig};
@@ -13,11 +13,11 @@ use lnet_bench::options::{Options, Setup, TURNS};
 use serde::Serialize;
 
 /// Measures the rate of Puts with 1 and with many exact entries posted.
-#[derive(Debug, Parser)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Example: cargo xtask bench --posted 1000000   (makes the namespaces, then calls this)"
 )]
-struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     options: Options,
     /// Exact entries posted, 1 to 16777216.
@@ -35,8 +35,11 @@ struct Rates {
     with_all: Vec<f64>,
 }
 
-fn main() -> anyhow::Result<()> {
-    let Cli { options, posted } = Cli::parse();
+/// Measures, and tells what came of it.
+///
+/// # Errors
+/// Says what failed.
+pub(crate) fn run(Cli { options, posted }: Cli) -> anyhow::Result<()> {
     let (mut with_one, mut with_all) = (Vec::new(), Vec::new());
     options.turns(|| {
         with_one.push(measure(&options, 1)?);

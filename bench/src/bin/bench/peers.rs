@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
-use clap::Parser;
+use clap::Args;
 use lnet_bench::options::{Options, Setup};
 use lnet_bench::played::{self, Peers};
 use lnet_bench::{measure::PATIENCE, node};
@@ -30,9 +30,9 @@ const WINDOW: u64 = 128;
 const REST: Duration = Duration::from_micros(20);
 
 /// Measures what a Put costs its sender, by the number of peers.
-#[derive(Debug, Parser)]
+#[derive(Debug, Args)]
 #[command(after_help = "Example: cargo xtask bench --peers 10000   (makes the namespaces, then calls this)")]
-struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     options: Options,
     /// Most peers: 1, 10, 100 ... and so many are measured; 1 to 65000.
@@ -71,8 +71,11 @@ struct Document {
     measured: Vec<Row>,
 }
 
-fn main() -> anyhow::Result<()> {
-    let Cli { options, peers, only, ack, mode } = Cli::parse();
+/// Measures, and tells what came of it.
+///
+/// # Errors
+/// Says what failed.
+pub(crate) fn run(Cli { options, peers, only, ack, mode }: Cli) -> anyhow::Result<()> {
     let counts: Vec<u32> = std::iter::successors(Some(1_u32), |count| count.checked_mul(10))
         .take_while(|count| *count < peers && !only)
         .chain([peers])

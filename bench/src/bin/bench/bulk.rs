@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use clap::Parser;
+use clap::Args;
 use lnet_bench::link::Side;
 use lnet_bench::measure::{self, Flood};
 use lnet_bench::messages::{self, EndConfig, Operation};
@@ -14,11 +14,11 @@ use lnet_bench::raw;
 use serde::Serialize;
 
 /// Measures long Puts and Gets beside a raw AF_XDP flood over one veth pair.
-#[derive(Debug, Parser)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Example: cargo xtask bench --bulk   (makes the namespaces and the veth pair, then calls this)"
 )]
-struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     options: Options,
     /// Frames of a hundred that the lossy rounds lose, at each end.
@@ -49,8 +49,11 @@ struct Document {
     rows: Vec<Row>,
 }
 
-fn main() -> anyhow::Result<()> {
-    let Cli { options, loss } = Cli::parse();
+/// Measures, and tells what came of it.
+///
+/// # Errors
+/// Says what failed.
+pub(crate) fn run(Cli { options, loss }: Cli) -> anyhow::Result<()> {
     let (link, time) = (&options.link, options.time(Duration::from_secs(2)));
     let (put, get) = (Operation::Put { ack: true }, Operation::Get);
     // What is sent, how much of it is lost, and whether it lies in registered memory.

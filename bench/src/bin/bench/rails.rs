@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, ensure};
-use clap::Parser;
+use clap::Args;
 use lnet_admin::{Control, ControlOptions};
 use lnet_bench::link::{Side, enter};
 use lnet_bench::measure::{Endpoint, PATIENCE};
@@ -25,11 +25,11 @@ use lnet_xdp::bpf::Faults;
 use serde::Serialize;
 
 /// Measures two rails beside one.
-#[derive(Debug, Parser)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Example: cargo xtask bench --rails   (makes the namespaces and the veth pairs, then calls this)"
 )]
-struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     options: Options,
     /// Interface of the second rail at the sending end.
@@ -227,8 +227,11 @@ fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+/// Measures, and tells what came of it.
+///
+/// # Errors
+/// Says what failed.
+pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     let options = &cli.options;
     let time = options.time(Duration::from_secs(2));
     let pings = if options.quick { 2_000 } else { 20_000 };

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use clap::Parser;
+use clap::Args;
 use lnet_bench::link::Side;
 use lnet_bench::messages::{self, EndConfig, Operation};
 use lnet_bench::options::Options;
@@ -16,17 +16,20 @@ use lnet_bench::{measure, raw, threaded};
 const WINDOW: usize = 64;
 
 /// Measures 64-byte Puts and their rate beside raw `AF_XDP` over one veth pair.
-#[derive(Debug, Parser)]
+#[derive(Debug, Args)]
 #[command(
     after_help = "Example: cargo xtask bench   (makes the namespaces and the veth pair, then calls this)"
 )]
-struct Cli {
+pub(crate) struct Cli {
     #[command(flatten)]
     options: Options,
 }
 
-fn main() -> anyhow::Result<()> {
-    let Cli { options } = Cli::parse();
+/// Measures, and tells what came of it.
+///
+/// # Errors
+/// Says what failed.
+pub(crate) fn run(Cli { options }: Cli) -> anyhow::Result<()> {
     let pings = if options.quick { 2_000 } else { 40_000 };
     let (link, time) = (&options.link, options.time(Duration::from_secs(2)));
     let open_raw = |side: Side<'_>| raw::End::open(side, raw::HEADERS_BYTES + options.size);

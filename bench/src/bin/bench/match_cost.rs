@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use anyhow::ensure;
-use clap::Parser;
+use clap::Args;
 use lnet_bench::machine::Machine;
 use lnet_bench::random::Random;
 use lnet_core::handle::{EqHandle, ShardId};
@@ -40,10 +40,10 @@ use serde::Serialize;
 use serde_json::json;
 
 /// Measures what it costs to match a message with 1 to 1,000,000 exact entries posted.
-#[derive(Debug, Parser)]
-#[command(after_help = "Examples:\n  match_cost\n  match_cost --entries 4096,65536 --json\n  \
-                  GLIBC_TUNABLES=glibc.malloc.hugetlb=1 match_cost   (the tables in huge pages)")]
-struct Cli {
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:\n  bench match-cost\n  bench match-cost --entries 4096,65536 --json\n  \
+                  GLIBC_TUNABLES=glibc.malloc.hugetlb=1 bench match-cost   (the tables in huge pages)")]
+pub(crate) struct Cli {
     /// Numbers of entries to measure with, each 1 to 16777216.
     #[arg(long, value_delimiter = ',', default_value = "1,100,10000,100000,1000000",
           value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
@@ -67,8 +67,11 @@ const MESSAGES: usize = 1 << 21;
 const TURNS: usize = 8;
 const PORTAL: u32 = 4;
 
-fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+/// Measures, and tells what came of it.
+///
+/// # Errors
+/// Says what failed.
+pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     let messages = if cli.quick { MESSAGES / 10 } else { MESSAGES };
     let mut rows = Vec::new();
     for &entries in &cli.entries {

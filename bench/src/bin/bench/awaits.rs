@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use clap::Parser;
+use clap::Args;
 use lnet_bench::machine::Machine;
 use lnet_bench::node::LIMITS;
 use lnet_bench::options::TURNS;
@@ -26,9 +26,9 @@ const MANY: usize = 64;
 const BYTES: usize = 64;
 
 /// Measures Puts that tasks await beside those that a blocked thread waits for.
-#[derive(Debug, Parser)]
+#[derive(Debug, Args)]
 #[command(after_help = "Example: cargo xtask bench --awaits")]
-struct Cli {
+pub(crate) struct Cli {
     /// A tenth of the time.
     #[arg(long)]
     quick: bool,
@@ -178,8 +178,11 @@ async fn put_until(source: Descriptor, until: Instant) -> anyhow::Result<u64> {
     Ok(count)
 }
 
-fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+/// Measures, and tells what came of it.
+///
+/// # Errors
+/// Says what failed.
+pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     let time = Duration::from_millis(if cli.quick { 100 } else { 1000 });
     let mut turns_us = SUBJECTS.map(|_| Vec::new());
     for _ in 0..TURNS {

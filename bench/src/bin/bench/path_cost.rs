@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use anyhow::ensure;
-use clap::Parser;
+use clap::Args;
 use lnet_bench::machine::Machine;
 use lnet_core::handle::{EqHandle, ShardId};
 use lnet_core::lnd::{NiId, Status, Uplink};
@@ -26,9 +26,9 @@ use serde_json::json;
 const ROUNDS: u32 = 30;
 
 /// Measures what it costs to choose a path, with 1, 4 and 16 NIs at either end.
-#[derive(Debug, Parser)]
+#[derive(Debug, Args)]
 #[command(after_help = "Example: cargo xtask bench --paths")]
-struct Cli {
+pub(crate) struct Cli {
     /// A tenth of the messages.
     #[arg(long)]
     quick: bool,
@@ -112,8 +112,11 @@ impl Source {
     }
 }
 
-fn main() -> anyhow::Result<()> {
-    let cli = Cli::parse();
+/// Measures, and tells what came of it.
+///
+/// # Errors
+/// Says what failed.
+pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     let puts = if cli.quick { 2_000 } else { 20_000 };
     let kinds = [(1, false), (1, true), (4, true), (16, true)];
     let both = |(nis, knows_peer)| {
