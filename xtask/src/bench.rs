@@ -42,6 +42,7 @@ const PEERS_NETWORK: &str = "10.212.0.0/16";
   cargo xtask bench --awaits
   cargo xtask bench --reactors --mtu 1500
   cargo xtask bench --messaging
+  cargo xtask bench --sweep --mtu 1500
   cargo xtask bench --json > result.json")]
 pub(crate) struct Options {
     /// A tenth of the rounds and of the time
@@ -82,11 +83,15 @@ pub(crate) struct Options {
     /// and 1 MiB, over sockets, or with --net tcp over streams
     #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging", "rails", "paths", "size"])]
     reactors: bool,
+    /// The time of a Put by its size, 1 byte to 1 MiB, with 64 at once, beside other programs, as a table
+    /// and a plot; steps in it are told
+    #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging", "rails", "paths", "reactors", "size"])]
+    sweep: bool,
     /// Payload bytes of each message [default: 64, with --bulk 1048576, with --rails 4096]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     size: Option<u32>,
-    /// Largest IP packet of the link [default: 1500; with --bulk, --compare, --rails, --reactors and
-    /// --messaging 9000]
+    /// Largest IP packet of the link [default: 1500; with --bulk, --compare, --rails, --reactors,
+    /// --messaging and --sweep 9000]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1500..))]
     mtu: Option<u16>,
     /// Type of the net that nodes are on, with --compare
@@ -130,6 +135,7 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
         Options { bulk: true, .. } => ("bulk", 1 << 20, 9000),
         Options { rails: true, .. } => ("rails", 4096, 9000),
         Options { reactors: true, .. } => ("reactors", 64, 9000),
+        Options { sweep: true, .. } => ("sweep", 1 << 20, 9000),
         _ => ("xdp", 64, 1500),
     };
     let (size, mtu_bytes) = (options.size.unwrap_or(size), options.mtu.unwrap_or(mtu_bytes));

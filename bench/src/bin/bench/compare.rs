@@ -67,11 +67,34 @@ struct Row {
     name: String,
     size_bytes: usize,
     /// Microseconds of one message alone, until its initiator knows that it is over: of a Put without ACK,
-    /// that it was sent.
-    alone_us: Option<f64>,
-    /// Messages a second, many at once; of LNet selftest 8 transfers; of other programs, as they stream.
-    per_second: Option<f64>,
+    /// that it was sent. One of each turn, sorted.
+    alone_us: Vec<f64>,
+    /// Messages a second, many at once; of LNet selftest 8 transfers; of other programs, as they stream. One
+    /// of each turn, sorted.
+    per_second: Vec<f64>,
 }
+
+impl Row {
+    fn new(name: String, size_bytes: usize) -> Self {
+        Self { name, size_bytes, alone_us: Vec::new(), per_second: Vec::new() }
+    }
+
+    fn add(&mut self, Found { round_trip_us, per_second }: Found) {
+        let both = [(&mut self.alone_us, round_trip_us), (&mut self.per_second, per_second)];
+        for (turns, found) in both {
+            turns.extend(found);
+            turns.sort_by(f64::total_cmp);
+        }
+    }
+}
+
+/// The median of figures that are sorted.
+fn median(sorted: &[f64]) -> Option<f64> {
+    sorted.get(sorted.len() / 2).copied()
+}
+
+/// A way to send messages of a size, and its name.
+type Subject<'a> = (String, Box<dyn Fn() -> anyhow::Result<Found> + 'a>);
 
 /// Small Puts with pauses in between, in which both ends sleep.
 #[derive(Serialize)]
@@ -223,47 +246,63 @@ fn checksums(cli: &Cli) -> anyhow::Result<Vec<ChecksumRow>> {
     Ok(rows)
 }
 
-/// The rows of one size.
-fn rows(cli: &Cli, bytes: usize, not_installed: &mut BTreeSet<&'static str>) -> anyhow::Result<Vec<Row>> {
+/// The ways to send messages of one size that are asked for and can be had.
+fn subjects<'a>(cli: &'a Cli, bytes: usize, not_installed: &mut BTreeSet<&'static str>) -> Vec<Subject<'a>> {
     let Cli { options, at_once, .. } = cli;
     let (link, time, at_once) = (&options.link, options.time(Duration::from_secs(1)), *at_once);
     let pings = if options.quick { 2_000 } else { 20_000 };
-    let mut rows = Vec::new();
-    let mut add = |name: &str, measure: &dyn Fn() -> anyhow::Result<Found>| {
-        if cli.wants(name) {
-            let Found { round_trip_us: alone_us, per_second } = measure()?;
-            rows.push(Row { name: name.to_owned(), size_bytes: bytes, alone_us, per_second });
-        }
-        anyhow::Ok(())
-    };
-    add("raw AF_XDP", &|| frames(link, bytes, time, pings))?;
+    let mut subjects: Vec<Subject<'a>> = Vec::new();
+    subjects.push(("raw AF_XDP".to_owned(), Box::new(move || frames(link, bytes, time, pings))));
     for (name, operation) in KINDS {
         if operation == UNACKNOWLEDGED_PUT && bytes != UNACKNOWLEDGED_BYTES {
             continue;
         }
         let config = EndConfig { operation, ..EndConfig::puts(bytes) };
-        let open = |side: Side<'_>, window| messages::End::open(side, EndConfig { window, ..config });
-        add(&format!("{name}, application-driven"), &|| messages(link, time, at_once, open))?;
-        let open = |side: Side<'_>, window| threaded::End::open(side, operation, bytes, window);
-        add(&format!("{name}, threaded"), &|| messages(link, time, at_once, open))?;
+        let open = move |side: Side<'_>, window| messages::End::open(side, EndConfig { window, ..config });
+        let measure = move || messages(link, time, at_once, open);
+        subjects.push((format!("{name}, application-driven"), Box::new(measure)));
+        let open = move |side: Side<'_>, window| threaded::End::open(side, operation, bytes, window);
+        subjects.push((format!("{name}, threaded"), Box::new(move || messages(link, time, at_once, open))));
         if operation == Operation::Get {
-            let open = |side: Side<'_>, window| open(side, window)?.spread(window);
-            add(&format!("{name}, threaded, a descriptor each"), &|| messages(link, time, at_once, open))?;
+            let open = move |side: Side<'_>, window| open(side, window)?.spread(window);
+            let measure = move || messages(link, time, at_once, open);
+            subjects.push((format!("{name}, threaded, a descriptor each"), Box::new(measure)));
         }
     }
     for (name, is_write) in [("read", false), ("write", true)] {
         if selftest::has_length(bytes) {
-            let measure = || transfers(link, time, is_write, bytes);
-            add(&format!("lst brw {name}, 8 at once"), &measure)?;
+            let measure = move || transfers(link, time, is_write, bytes);
+            subjects.push((format!("lst brw {name}, 8 at once"), Box::new(measure)));
         }
     }
     for other in Other::ALL {
-        if !other.is_installed() {
+        if other.is_installed() {
+            subjects.push((other.name().to_owned(), Box::new(move || other.measure(link, bytes, time))));
+        } else {
             not_installed.insert(other.package());
-        } else if let Err(error) = add(other.name(), &|| other.measure(link, bytes, time)) {
-            eprintln!("{}: {error:#}", other.name());
         }
     }
+    subjects.retain(|(name, _)| cli.wants(name));
+    subjects
+}
+
+/// The rows of one size: all subjects once a turn, so that noise of the machine meets all. A program of others
+/// that fails has no figure in that turn.
+fn rows(cli: &Cli, bytes: usize, not_installed: &mut BTreeSet<&'static str>) -> anyhow::Result<Vec<Row>> {
+    let subjects = subjects(cli, bytes, not_installed);
+    let mut rows: Vec<_> = subjects.iter().map(|(name, _)| Row::new(name.clone(), bytes)).collect();
+    cli.options.turns(|| {
+        for (row, (name, measure)) in rows.iter_mut().zip(&subjects) {
+            match measure() {
+                Ok(found) => row.add(found),
+                Err(error) if Other::ALL.iter().any(|other| other.name() == name) => {
+                    eprintln!("{name}: {error:#}");
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    })?;
     Ok(rows)
 }
 
@@ -316,7 +355,7 @@ fn checksum_table(text: &mut String, document: &Document) {
             };
             let (with, without) = (sorted(|turn| turn.with), sorted(|turn| turn.without));
             let ratios = sorted(|turn| turn.with / turn.without);
-            let median = |sorted: &[f64]| sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN);
+            let median = |sorted: &[f64]| median(sorted).unwrap_or(f64::NAN);
             let ends = [ratios.first(), ratios.last()].map(|end| end.copied().unwrap_or(f64::NAN));
             let _ = writeln!(
                 text,
@@ -341,11 +380,13 @@ fn table(document: &Document) -> String {
         if size_bytes.replace(row.size_bytes) != Some(row.size_bytes) {
             let _ = writeln!(
                 text,
-                "\n{:<NAME_WIDTH$}{:>12}{:>8}{:>14}{:>8}{:>9}",
+                "\n{:<NAME_WIDTH$}{:>10}{:>18}{:>8}{:>12}{:>24}{:>8}{:>9}",
                 format!("{} bytes", row.size_bytes),
                 "alone us",
+                "(range)",
                 "ratio",
                 format!("{} at once/s", document.at_once),
+                "(range)",
                 "ratio",
                 "Gbit/s"
             );
@@ -353,17 +394,24 @@ fn table(document: &Document) -> String {
         let is_base =
             |other: &&Row| other.size_bytes == row.size_bytes && other.name == "Put, application-driven";
         let base = document.rows.iter().find(is_base);
-        let ratio = |of: fn(&Row) -> Option<f64>| Some(of(row)? / base.and_then(of)?);
+        let ratio = |of: fn(&Row) -> &[f64]| Some(median(of(row))? / median(of(base?))?);
         let cell = |value: Option<f64>, digits| value.map_or("-".to_owned(), |it| format!("{it:.digits$}"));
+        let range = |sorted: &[f64], digits: usize| match sorted {
+            [least, .., most] => format!("({least:.digits$}, {most:.digits$})"),
+            _ => "-".to_owned(),
+        };
+        let gigabits = |rate: f64| rate * row.size_bytes as f64 * 8.0 / 1e9;
         let _ = writeln!(
             text,
-            "{:<NAME_WIDTH$}{:>12}{:>8}{:>14}{:>8}{:>9}",
+            "{:<NAME_WIDTH$}{:>10}{:>18}{:>8}{:>12}{:>24}{:>8}{:>9}",
             row.name,
-            cell(row.alone_us, 1),
-            cell(ratio(|row| row.alone_us), 2),
-            cell(row.per_second, 0),
-            cell(ratio(|row| row.per_second), 2),
-            cell(row.per_second.map(|rate| rate * row.size_bytes as f64 * 8.0 / 1e9), 2),
+            cell(median(&row.alone_us), 1),
+            range(&row.alone_us, 1),
+            cell(ratio(|row| &row.alone_us), 2),
+            cell(median(&row.per_second), 0),
+            range(&row.per_second, 0),
+            cell(ratio(|row| &row.per_second), 2),
+            cell(median(&row.per_second).map(gigabits), 2),
         );
     }
     if !document.pauses.is_empty() {
@@ -380,7 +428,7 @@ fn table(document: &Document) -> String {
     text += "\npause: half a round trip after a pause, in which both ends have slept.\n\
              alone: one message from its start until its initiator knows that it is over (a Put by its ACK, one without ACK by its SEND), or a round trip; \
              a transfer of LNet selftest (lst) is bulk data between a request and its answer, of threaded nodes; \
-             ratios are over the Put of application-driven nodes. A frame cannot hold what is longer than the MTU: \
+             figures are the medians of the turns, each of which has all rows of a size; ratios are over the Put of application-driven nodes. A frame cannot hold what is longer than the MTU: \
              raw is a flood of full ones then.";
     if !document.not_installed.is_empty() {
         let packages: Vec<_> = document.not_installed.iter().copied().collect();

@@ -10,6 +10,7 @@ mod peers;
 mod posted;
 mod rails;
 mod reactors;
+mod sweep;
 mod xdp;
 
 use clap::{Parser, Subcommand};
@@ -36,6 +37,7 @@ enum Bench {
     Posted(posted::Cli),
     Rails(rails::Cli),
     Reactors(reactors::Cli),
+    Sweep(sweep::Cli),
     Xdp(xdp::Cli),
 }
 
@@ -51,6 +53,7 @@ fn main() -> anyhow::Result<()> {
         Bench::Posted(cli) => posted::run(cli),
         Bench::Rails(cli) => rails::run(cli),
         Bench::Reactors(cli) => reactors::run(cli),
+        Bench::Sweep(cli) => sweep::run(cli),
         Bench::Xdp(cli) => xdp::run(cli),
     }
 }
