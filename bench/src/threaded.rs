@@ -1,7 +1,7 @@
 //! LNet messages between nodes whose shards have threads of their own, by the interface for applications.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use lnet_core::event::Event;
@@ -10,7 +10,7 @@ use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_user::Buffer;
-use lnet_user::api::{Ack, Descriptor, EventQueue, Lnet, Target, Threads};
+use lnet_user::api::{Ack, Descriptor, Entry, EventQueue, Lnet, Target, Threads};
 use lnet_user::node::{NiConfig, NodeConfig};
 use lnet_wire::Nid;
 
@@ -34,7 +34,7 @@ pub struct End {
     arrivals: EventQueue,
     ends: EventQueue,
     source: MdSpec,
-    /// Messages start from each in turn: from one, as of a program that binds once, where no more are asked for.
+    /// The descriptors that messages start from in turn: one, as of a program that binds once, or more.
     sources: Vec<Descriptor>,
     target: Target,
     operation: Operation,
@@ -102,7 +102,7 @@ impl End {
     /// The end with so many descriptors in all, of which the messages start in turn.
     ///
     /// # Errors
-    /// What the node refused.
+    /// The node's refusal.
     pub fn spread(mut self, sources: usize) -> anyhow::Result<Self> {
         let shard = self.lnet.shard(0)?;
         while self.sources.len() < sources {
@@ -162,6 +162,31 @@ impl End {
         }
         Ok(())
     }
+}
+
+/// Entries that a node of one shard posts a second: one after the other, or by one list.
+///
+/// # Errors
+/// The node's refusal.
+pub fn posted_per_second(by_list: bool) -> anyhow::Result<f64> {
+    const COUNT: u32 = 100_000;
+    let limits = Limits { match_entries: COUNT, memory_descs: COUNT, events: 2 * COUNT, ..LIMITS };
+    let lnet = Lnet::start(&NodeConfig::loopback().limits(limits))?;
+    let queue = lnet.create_event_queue(2 * COUNT)?;
+    let md = MdSpec::new(1, Threshold::Count(1), MdOptions::PUT, queue.handle());
+    let entries = (0..COUNT.into()).map(|number| (EntrySpec::new(PORTAL, number), md, Buffer::zeroed(1)));
+    let entries: Vec<_> = entries.collect();
+    let begun = Instant::now();
+    let made = if by_list {
+        lnet.attach_all(entries).into_iter().collect::<Result<Vec<_>, _>>()?
+    } else {
+        let one = |(entry, md, buffer)| lnet.attach(&entry, &md, buffer);
+        entries.into_iter().map(one).collect::<Result<Vec<_>, _>>()?
+    };
+    let took = begun.elapsed();
+    ensure!(made.len() == COUNT as usize, "{} of {COUNT} entries were made", made.len());
+    made.into_iter().for_each(Entry::detach);
+    Ok(f64::from(COUNT) / took.as_secs_f64())
 }
 
 impl Endpoint for End {

@@ -5,9 +5,10 @@
 //! `reserved` + `lent` = slots promised to descriptors + slots of operations under way + events not yet
 //! polled; `reserved` is at most `capacity`, and the capacities add up to at most the shard's slots.
 //!
-//! Descriptors without a threshold borrow spare slots of the shard when their own are in use, so that how many
-//! they may have at once does not depend on what else was reserved in their queue. What they have borrowed is
-//! `lent`, goes back with the next of their events that are polled, and never counts against a capacity.
+//! Descriptors without a threshold borrow spare slots of the shard when their own are in use, so that how
+//! many they may have at once does not depend on what else was reserved in their queue. What they have
+//! borrowed is `lent`, goes back with the next of their events that are polled, and never counts against a
+//! capacity.
 //!
 //! An [`Event`] is an enum, so that a field exists only where it means something.
 
@@ -322,7 +323,7 @@ struct EventQueue {
     reserved: u32,
     /// Spare slots of the shard that descriptors have borrowed, or that events have which those have left.
     lent: u32,
-    /// How many of these have only events any more: their descriptors are gone.
+    /// Slots of these that only events have any more: their descriptors are gone.
     left_behind: u32,
     arrivals: List<Arrival>,
     ready: Link,
@@ -410,8 +411,8 @@ impl EventQueues {
         self.queues[queue].reserved -= count;
     }
 
-    /// Whether a descriptor that has borrowed so many spare slots may have one more: no more than are left, and
-    /// the last ones are for those that have few.
+    /// Whether a descriptor that has borrowed so many spare slots may have one more: no more than are left,
+    /// and the last ones are for those that have few.
     #[inline]
     pub(crate) const fn lends_to(&self, borrowed: u32) -> bool {
         has_share(borrowed, self.spare_left, self.spare)
@@ -429,8 +430,8 @@ impl EventQueues {
         self.queues[queue].lent -= 1;
     }
 
-    /// Notes that a descriptor of a queue is gone, and that so many spare slots which it has borrowed come back
-    /// with its events.
+    /// Notes that a descriptor of a queue is gone, and that so many spare slots which it has borrowed come
+    /// back with its events.
     pub(crate) fn leave_behind(&mut self, queue: u32, borrowed: u32) {
         self.queues[queue].left_behind += borrowed;
     }

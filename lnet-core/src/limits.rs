@@ -22,19 +22,19 @@ pub struct Limits {
     pub match_entries: u32,
     /// Memory descriptors.
     pub memory_descs: u32,
-    /// Event queues.
+    /// Event queues: by default 1024, which cost nothing before they are made.
     pub event_queues: u32,
     /// Event slots, over all event queues.
     pub events: u32,
-    /// Event slots that a memory descriptor without a threshold reserves. One of them is kept for its
-    /// UNLINK event, so at least 2. While the others are in use (by events that are not polled, and of what
-    /// the descriptor sends, by what is under way), it borrows spare ones; where it may have no more of these,
-    /// its requests are refused, and messages for it wait. By default 128: as many events as come of the frames
-    /// of two turns, or of 64 PUTs with ACK.
+    /// Event slots that a memory descriptor without a threshold reserves. One of them is kept for its UNLINK
+    /// event, so at least 2. While the others are in use (by events that are not polled, and of what the
+    /// descriptor sends, by what is under way), it borrows spare ones; where it may have no more of these,
+    /// its requests are refused, and messages for it wait. By default 128: as many events as come of the
+    /// frames of two turns, or of 64 PUTs with ACK.
     pub unlimited_events: u32,
-    /// Event slots besides those of the event queues, for descriptors without a threshold whose own are in use.
-    /// None may have more of them than are left then, and a quarter is for those that have few: one in 64. By
-    /// default 4096, so that one alone may have some 1,000 PUTs with ACK under way.
+    /// Event slots besides those of the event queues, for descriptors without a threshold whose own are in
+    /// use. None may have more of them than are left then, and a quarter is for those that have few: one in
+    /// 64. By default 4096, so that one alone may have some 1,000 PUTs with ACK under way.
     pub spare_events: u32,
     /// PUTs and GETs of this shard that have started and that their LND has not finished with. One in 64 is
     /// for pings and pushes: what waits for its peer to be discovered cannot take the room of these.

@@ -207,7 +207,7 @@ pub(crate) enum Ending {
     Aborted,
 }
 
-/// How many messages are written into a descriptor whose spans may overlap, and whether others are kept out.
+/// Messages that are written into a descriptor whose spans may overlap, and whether others have to wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Withheld(u8);
 
@@ -216,9 +216,9 @@ impl Withheld {
     pub(crate) const NO: Self = Self(0);
     /// A message waits until the descriptor is idle.
     const CLAIMED: u8 = 1 << 7;
-    /// One message is written that is to be alone.
+    /// The count that stands for one message which is to be alone.
     const ALONE: u8 = Self::CLAIMED - 1;
-    /// As many are written beside each other as are counted.
+    /// The highest count of messages that are written beside each other.
     const FULL: u8 = Self::ALONE - 1;
 
     /// Whether no message that arrives may start.
@@ -371,9 +371,9 @@ impl MemoryDesc {
         self.length_bytes.saturating_sub(offset_bytes).min(self.max_size_bytes)
     }
 
-    /// Whether an operation finds an event slot of the descriptor's own, so that its event cannot be lost. One
-    /// slot is kept for the UNLINK event. A descriptor with a threshold has a slot for each operation that it
-    /// takes.
+    /// Whether an operation finds an event slot of the descriptor's own, so that its event cannot be lost.
+    /// One slot is kept for the UNLINK event. A descriptor with a threshold has a slot for each operation
+    /// that it takes.
     #[inline]
     pub(crate) const fn has_own_event_slot(&self) -> bool {
         self.event_queue == NONE || self.event_slots > 1

@@ -83,8 +83,8 @@ pub(crate) struct Options {
     /// interfaces that the host has at the start, and for two with two receive queues each at least
     #[arg(long, value_name = "SIZE", value_parser = memory, default_value = "auto")]
     memory: FrameMemory,
-    /// Memory of each shard for what it knows of peers, taken as they come: bytes, also with K, M or G behind;
-    /// 16M is for some 5,000 peers that are busy at once, 64M for 20,000
+    /// Memory of each shard for what it knows of peers, taken as they come: bytes, also with K, M or G
+    /// behind; 16M is for some 5,000 peers that are busy at once, 64M for 20,000
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "16M")]
     peer_memory: u64,
     /// Receive queues of nets over rings, and NIs over sockets, that there may be at once
@@ -357,7 +357,7 @@ mod tests {
         let peers = |words: &str| options(words).unwrap().node().unwrap().limits.peers;
         assert_eq!(peers(""), DAEMON_LIMITS.peers);
         assert_eq!(peers("--peer-memory 64M"), Limits::peers_in(64 << 20, PEER_BYTES));
-        // As many as the help says.
+        // The help says so.
         assert!(peers("") >= 5000 && peers("--peer-memory 64M") >= 20_000);
     }
 

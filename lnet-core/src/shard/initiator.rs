@@ -60,7 +60,7 @@ pub struct PutRequest {
 pub struct GetRequest {
     /// The descriptor; bound, not attached.
     pub md: MdHandle,
-    /// What the REPLY may fill; `None` for all. GETs for several parts may be under way at once.
+    /// The part that the REPLY may fill; `None` for all. GETs for several parts may be under way at once.
     pub part: Option<MdPart>,
     /// The local NID to send from; the shard chooses if there is none.
     pub self_nid: Option<Nid>,

@@ -25,10 +25,10 @@
 //! what has to be said is in the records of the messages, so no queue grows here, however rarely
 //! [`Shard::poll_mesh_to`] is called. A descriptor whose spans may overlap (`MANAGE_REMOTE`, and what REPLYs
 //! go to) lends one span at a time, and only while nothing else is under way on it. A REPLY that arrives on
-//! its own shard is written beside nothing that reads its bytes, and beside no other one where its LND may lend
-//! them to the kernel; LNDs that copy all themselves write REPLYs beside each other, as PUTs at chosen offsets.
-//! A descriptor with a lent span lives until that is returned. A header that goes by a name which the sibling
-//! does not know yet waits there until it has the same snapshot.
+//! its own shard is written beside nothing that reads its bytes, and beside no other one where its LND may
+//! lend them to the kernel; LNDs that copy all themselves write REPLYs beside each other, as PUTs at chosen
+//! offsets. A descriptor with a lent span lives until that is returned. A header that goes by a name which
+//! the sibling does not know yet waits there until it has the same snapshot.
 //!
 //! What an arriving shard counts: messages received, failed, dropped. What the lending one does: events,
 //! responses, [`Counters::lent`](crate::stats::Counters::lent).

@@ -1,8 +1,8 @@
 //! Names of GETs that are for a part of their descriptor.
 //!
-//! A REPLY names what it answers by the handle that its GET has brought, and by nothing else. A GET for all of a
-//! descriptor brings the descriptor's handle. One for a part brings a handle of its own: so GETs for several
-//! parts may be under way at once, and a REPLY that comes late fills no other part.
+//! A REPLY names what it answers by the handle that its GET has brought, and by nothing else. A GET for all
+//! of a descriptor brings the descriptor's handle. One for a part brings a handle of its own: so GETs for
+//! several parts may be under way at once, and a REPLY that comes late fills no other part.
 //!
 //! Invariants: a name is there from the start of its GET until the REPLY is taken, the GET has failed or the
 //! descriptor is gone. The slots of names are behind those of descriptors: no handle names both.
@@ -35,7 +35,7 @@ pub(super) struct AwaitedParts {
 }
 
 impl AwaitedParts {
-    /// As many as there are descriptors, as far as handles can name them.
+    /// Names for as many parts as there are descriptors, as far as handles can name them.
     pub(super) fn new(descriptors: u32) -> Self {
         let nameable = (1_u32 << SLOT_BITS).saturating_sub(descriptors);
         Self {

@@ -38,7 +38,7 @@ impl Shard {
         let &Inbound { ref span, response } = inbound;
         let md = inbound.md();
         if self.mds[md].withheld.is_filled() && header.message_type().carries_payload() {
-            // This message is among those: what has payload and is not counted starts on an idle descriptor.
+            // The message is among those: what has payload and is not counted starts on an idle descriptor.
             self.mds[md].withheld.end_fill();
             self.note_retry(md);
         }

@@ -55,7 +55,8 @@ impl Shard {
         Ok(inbound)
     }
 
-    /// The descriptor that an ACK or REPLY names, if it takes one more operation, and the part that a REPLY does.
+    /// The descriptor that an ACK or REPLY names, if it takes one more operation, and the part that a REPLY
+    /// does.
     fn respondent(&self, handle: &WireHandle) -> Result<(u32, Option<MdPart>), DropReason> {
         if handle.interface_cookie != self.interface_cookie {
             return Err(DropReason::UnknownMd);

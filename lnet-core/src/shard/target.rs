@@ -417,9 +417,9 @@ impl Shard {
         Ok(self.take(room, response))
     }
 
-    /// Whether a descriptor is ready for one more operation: it has an event slot, and no message that is to be
-    /// alone is written where this one may be. A message that is to be `alone` waits until the descriptor is
-    /// idle; until it is, nothing else starts, or that message might wait for ever.
+    /// Whether a descriptor is ready for one more operation: it has an event slot, and no message that is to
+    /// be alone is written where this one may be. A message that is to be `alone` waits until the descriptor
+    /// is idle; until it is, nothing else starts, or that message might wait for ever.
     #[inline]
     pub(super) fn may_start(&mut self, md: u32, alone: bool) -> Result<(), NotTaken> {
         if !self.has_event_slot(&self.mds[md]) {

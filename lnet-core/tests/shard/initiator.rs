@@ -499,7 +499,8 @@ fn a_reply_is_alone_with_its_bytes() {
     assert_eq!(node.shard.poll_resume(), Some((NI, RxId(1), Verdict::Deliver(span))));
 }
 
-/// Two NIs: the LND of the first copies all that arrives, that of the second may have the kernel fill buffers.
+/// Two NIs: the LND of the first copies all that arrives, that of the second may have the kernel fill
+/// buffers.
 const COPYING: NiId = NiId(0);
 const LENDING: NiId = NiId(1);
 
@@ -517,8 +518,8 @@ fn node_of_two_kinds(limits: Limits) -> (Node, impl Fn(&mut Node, NiId, u32, &He
     (Node::new(ShardConfig { limits, topology, ..config() }), arrive)
 }
 
-/// As many GETs of one descriptor may be under way as a program likes, also where their REPLYs have bytes in
-/// common: none holds the frames of another one up.
+/// GETs of one descriptor may be under way in any number, also where their REPLYs have bytes in common: none
+/// holds the frames of another one up.
 #[test]
 fn replies_that_are_copied_do_not_wait_for_each_other() {
     const COUNT: u32 = 8;

@@ -151,7 +151,7 @@ fn replies_into_several_parts_are_written_at_once() {
     assert_eq!(node.events().len(), 16);
 }
 
-/// What has gone fills nothing, and its names are free for others.
+/// A descriptor that has gone is filled by nothing, and its names are free for others.
 #[test]
 fn the_end_of_a_descriptor_ends_the_names_of_its_parts() {
     let limits = Limits { memory_descs: 4, ..config().limits };

@@ -81,7 +81,7 @@ fn what_is_borrowed_is_none_of_the_queue() {
     node.shard.bind(&of_queue(Threshold::Count(0))).unwrap_err();
     node.shard.put(NOW, &put_request(last, 2)).unwrap();
     send_all(&mut node);
-    // As many events as PUTs, more than the queue has places, and none is lost.
+    // Each PUT has its event, more than the queue has places, and none is lost.
     let mut polled = 0;
     while node.shard.poll_event(queue).is_some() {
         polled += 1;

@@ -153,9 +153,10 @@ impl ShardHandle {
     }
 
     /// [`ShardHandle::attach`] for each of these, up to 64 between two turns of the shard: a burst costs the
-    /// caller few waits for a thread that drives it. The results stand in their order; one that is refused does
-    /// not keep the others from being made. Where it is to be all or none, collect them into a `Result`: the
-    /// handles of those that were made are dropped then, which unlinks them. Messages may find them until that.
+    /// caller few waits for a thread that drives it. The results stand in their order; one that is refused
+    /// does not keep the others from being made. Where it is to be all or none, collect them into a `Result`:
+    /// the handles of those that were made are dropped then, which unlinks them. Messages may find them until
+    /// that.
     ///
     /// # Errors
     /// [`NotLent`] for each entry that was not made, as [`ShardHandle::attach`].

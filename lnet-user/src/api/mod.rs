@@ -11,11 +11,11 @@
 //! no other one that is ready: then no message wakes another thread.
 //!
 //! [`Lnet::start`] starts the node; [`ShardHandle`]s make event queues, match entries and descriptors, for
-//! which the caller waits or does not ([`ShardHandle::attach_async`], [`ShardHandle::attach_queued`]), or once
-//! for many ([`Lnet::attach_all`]); [`Descriptor::put`] and [`Descriptor::get`] make requests that are queued,
-//! started or awaited ([`UnsentRequest`]); an [`EventQueue`] tells what came of them. Buffers are lent by value
-//! and come home with the last event of their descriptor. An application that would rather drive the shards
-//! itself, without any hand-over between threads, uses
+//! which the caller waits or does not ([`ShardHandle::attach_async`], [`ShardHandle::attach_queued`]), or
+//! once for many ([`Lnet::attach_all`]); [`Descriptor::put`] and [`Descriptor::get`] make requests that are
+//! queued, started or awaited ([`UnsentRequest`]); an [`EventQueue`] tells what came of them. Buffers are
+//! lent by value and come home with the last event of their descriptor. An application that would rather
+//! drive the shards itself, without any hand-over between threads, uses
 //! [`NodeDriver::start`](crate::node::NodeDriver::start) and [`Worker`] instead.
 //!
 //! [`Lnet::attach`] finds an entry's shard by its portal's policy, and a queue of [`Lnet`] is on all shards:

@@ -100,11 +100,11 @@ pub(super) enum Reason {
     Full(&'static str),
     /// A message that is not for this node, or names what no node has.
     Astray(&'static str),
-    /// What is from or for a peer beside as many others as a shard remembers, all of which are busy.
+    /// A message of a peer, or to one, beside as many others as a shard remembers, all of which are busy.
     Peer(&'static str),
 }
 
-/// What LNDs call a peer that finds no room.
+/// The name under which LNDs count a peer that finds no room.
 const PEERS_FULL: &str = "peers_full";
 
 /// What a shard has refused, by reason.
@@ -177,7 +177,8 @@ impl PeerLog {
         }
     }
 
-    /// Tells what was refused since the last time; `told` by the shards, each of which remembers so many peers.
+    /// Tells what was refused since the last time; `told` by the shards, each of which remembers so many
+    /// peers.
     pub(super) fn note_refused(
         &mut self,
         now: Instant,
@@ -430,7 +431,7 @@ mod tests {
         });
         let lines = lines.lock().unwrap();
         assert_eq!(lines.len(), 5, "{lines:?}");
-        // How many, beside how many there is room for, and what makes more.
+        // The line says how many, beside how many there is room for, and what makes more.
         let peers = ["own requests 7\"", "peers_max=5127", "--peer-memory", "Limits::peers"];
         assert!(peers.iter().all(|part| lines[4].contains(part)), "{lines:?}");
         assert!(lines[3].contains("destination is not the receiving NI 6"), "{lines:?}");

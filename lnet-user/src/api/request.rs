@@ -207,10 +207,10 @@ pub struct UnsentRequest<'a> {
 impl UnsentRequest<'_> {
     /// A request for `length_bytes` of the descriptor from `offset_bytes` on: what a PUT sends, or what a
     /// REPLY fills. So one descriptor, bound once with a threshold for all of them or
-    /// [`Threshold::Infinite`](lnet_core::md::Threshold), serves many messages. Requests for whatever parts may
-    /// be under way at once. Events tell PUTs apart by match bits and `hdr_data`, and REPLYs by their offset.
-    /// What GETs have got is in the buffer when the last event brings that. A part that leaves the descriptor is
-    /// refused when the request starts ([`SubmitError::Part`]).
+    /// [`Threshold::Infinite`](lnet_core::md::Threshold), serves many messages. Requests for whatever parts
+    /// may be under way at once. Events tell PUTs apart by match bits and `hdr_data`, and REPLYs by their
+    /// offset. What GETs have got is in the buffer when the last event brings that. A part that leaves the
+    /// descriptor is refused when the request starts ([`SubmitError::Part`]).
     pub fn part(self, offset_bytes: u32, length_bytes: u32) -> Self {
         let message = self.message.of_part(MdPart { offset_bytes, length_bytes });
         Self { message, ..self }

@@ -105,7 +105,7 @@ fn a_list_of_entries_goes_to_the_shards_that_they_belong_to() {
     }
 }
 
-/// One that is refused takes the others with it where the results are collected.
+/// An entry that is refused takes the others with it where the results are collected.
 #[test]
 fn a_list_may_be_all_or_none() {
     let lnet = start(1);

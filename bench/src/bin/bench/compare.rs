@@ -58,6 +58,8 @@ const KINDS: [(&str, Operation); 3] =
 const UNACKNOWLEDGED: &str = "Put without ACK";
 const UNACKNOWLEDGED_PUT: Operation = Operation::Put { ack: false };
 const UNACKNOWLEDGED_BYTES: usize = 64;
+/// The size beside which it stands how soon entries are posted: buffers of a byte each.
+const POSTING_BYTES: usize = 64;
 const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 /// Columns of a row's name.
 const NAME_WIDTH: usize = 36;
@@ -267,6 +269,15 @@ fn subjects<'a>(cli: &'a Cli, bytes: usize, not_installed: &mut BTreeSet<&'stati
             let open = move |side: Side<'_>, window| open(side, window)?.spread(window);
             let measure = move || messages(link, time, at_once, open);
             subjects.push((format!("{name}, threaded, a descriptor each"), Box::new(measure)));
+        }
+    }
+    if bytes == POSTING_BYTES {
+        for (name, by_list) in [("one by one", false), ("by a list", true)] {
+            let measure = || {
+                let per_second = threaded::posted_per_second(by_list)?;
+                Ok(Found { round_trip_us: Some(1e6 / per_second), per_second: Some(per_second) })
+            };
+            add(&format!("entries posted {name}, threaded"), &measure)?;
         }
     }
     for (name, is_write) in [("read", false), ("write", true)] {
