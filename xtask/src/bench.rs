@@ -53,8 +53,8 @@ pub(crate) struct Options {
     bulk: bool,
     /// Puts and Gets of 64 bytes, 4 KiB and 1 MiB (or of --size), one alone and 64 at once (or --at-once), of
     /// application-driven and threaded nodes, and bulk data of LNet selftest, beside raw frames,
-    /// ucx_perftest, fi_pingpong, sockperf and iperf3, as far as they are installed; and Puts with and
-    /// without checksums of payloads
+    /// ucx_perftest, fi_pingpong, sockperf and iperf3, as far as they are installed; how soon entries are
+    /// posted; and Puts with and without checksums of payloads
     #[arg(long, conflicts_with_all = ["bulk", "posted", "peers"])]
     compare: bool,
     /// Rate of small Puts with 1 and with so many exact match entries posted
