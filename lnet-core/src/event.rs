@@ -324,7 +324,7 @@ struct EventQueue {
     /// Spare slots of the shard that descriptors have borrowed, or that events have which those have left.
     lent: u32,
     /// Slots of these that only events have any more: their descriptors are gone.
-    left_behind: u32,
+    orphaned: u32,
     arrivals: List<Arrival>,
     ready: Link,
 }
@@ -366,7 +366,7 @@ impl EventQueues {
             return Err(EqError::Slots { wanted: capacity, free: self.free });
         }
         let (arrivals, ready) = (List::new(), Link::UNLINKED);
-        let queue = EventQueue { capacity, reserved: 0, lent: 0, left_behind: 0, arrivals, ready };
+        let queue = EventQueue { capacity, reserved: 0, lent: 0, orphaned: 0, arrivals, ready };
         let slot = self.queues.insert(queue).map_err(|_| EqError::Full)?;
         self.free -= capacity;
         Ok(slot)
@@ -432,15 +432,15 @@ impl EventQueues {
 
     /// Notes that a descriptor of a queue is gone, and that so many spare slots which it has borrowed come
     /// back with its events.
-    pub(crate) fn leave_behind(&mut self, queue: u32, borrowed: u32) {
-        self.queues[queue].left_behind += borrowed;
+    pub(crate) fn orphan_slots(&mut self, queue: u32, borrowed: u32) {
+        self.queues[queue].orphaned += borrowed;
     }
 
     /// Frees the slot of an event that was polled and whose descriptor is gone; `recurring` says whether that
     /// could borrow.
     pub(crate) fn free_slot(&mut self, queue: u32, recurring: bool) {
-        if recurring && self.queues[queue].left_behind > 0 {
-            self.queues[queue].left_behind -= 1;
+        if recurring && self.queues[queue].orphaned > 0 {
+            self.queues[queue].orphaned -= 1;
             self.take_back(queue);
         } else {
             self.release(queue, 1);

@@ -48,7 +48,7 @@
 //! - [`Buffer`] and [`Lnet::register`]: buffers, and those that are sent without a copy.
 //! - [`UnsentRequest::part`](api::UnsentRequest::part): a descriptor that is bound once and serves many
 //!   messages at once; [`Lnet::attach_all`]: many entries by one call.
-//! - [`Limits`], for [`NodeConfig::limits`]: how many event queues, entries, peers and so on a shard may have.
+//! - [`Limits`], for [`NodeConfig::limits`]: how many event queues, entries and peers a shard may have.
 //!
 //! # Inside
 //! Invariants: `runtime` knows `lnd`, never back up; only `runtime` owns a shard; the LNDs and what they need

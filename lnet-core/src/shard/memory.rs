@@ -301,7 +301,7 @@ impl Shard {
         if md.event_queue != NONE {
             let own = md.event_slots.max(1).unsigned_abs();
             self.events.release(md.event_queue, own - used);
-            self.events.leave_behind(md.event_queue, md.borrowed_slots());
+            self.events.orphan_slots(md.event_queue, md.borrowed_slots());
         }
     }
 }

@@ -34,7 +34,8 @@
 //! responses, [`Counters::lent`](crate::stats::Counters::lent).
 //!
 //! A REPLY waits for PUTs out of its bytes, and for REPLYs before it that are to be alone.
-//! `Topology::with_steering` switches this exchange on; without it a shard takes everything that its LNDs bring.
+//! `Topology::with_steering` switches this exchange on; without it a shard takes everything that its LNDs
+//! bring.
 
 use lnet_wire::steer::{PORTALS, PolicyWord, SteerKey, shard_of};
 use lnet_wire::{Body, Header, Nid};

@@ -552,7 +552,7 @@ fn replies_that_are_copied_do_not_wait_for_each_other() {
     assert_eq!(node.shard.poll_resume(), Some((COPYING, RxId(0), Verdict::Deliver(span))));
 }
 
-/// The kernel has the bytes of a REPLY for itself, whoever else writes.
+/// The kernel has the bytes of a REPLY for itself, and other REPLYs wait.
 #[test]
 fn a_reply_that_is_to_be_alone_waits_for_all_others() {
     let (mut node, arrive) = node_of_two_kinds(config().limits);

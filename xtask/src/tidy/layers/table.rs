@@ -70,7 +70,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("bucket", &["collections", "entry", "handle", "lnd", "md"]),
             ("portal", &["bucket", "collections", "entry", "handle", "md", "stats"]),
             ("lookahead", &["collections", "lnd", "md", "portal"]),
-            ("event", &["collections", "handle", "lnd", "md"]),
+            ("event", &["collections", "handle", "limits", "lnd", "md"]),
             ("track", &["collections", "time"]),
             ("standing", &[]),
             ("message", &["collections", "handle", "limits", "lnd", "standing", "time"]),
