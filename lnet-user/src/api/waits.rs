@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!  first poll, nothing there --> once more, behind whatever else is ready --> drive for a moment --> there
-//!       |  the thread waits seldom                                                |  nothing has come
+//!       |  the thread waits seldom, and the keeper drives                         |  nothing has come
 //!       +---------------------------> the keeper drives, and wakes the task <-----+
 //! ```
 //!
@@ -144,7 +144,7 @@ impl Wait {
             Stage::Idle => {
                 let is_driven = self.shard.is_driven_in_pauses();
                 let is_guest = !is_keeper() && !wakes::are_elsewhere();
-                if is_guest && waits(|waits| waits.begin(is_driven)) {
+                if is_guest && (waits(|waits| waits.begin(is_driven)) || self.shard.is_left_to_guests()) {
                     self.stage = Stage::Yields(None);
                     context.waker().wake_by_ref();
                 } else {
@@ -153,7 +153,7 @@ impl Wait {
                 false
             }
             // Another task of the thread may have found that nothing comes.
-            Stage::Yields(_) if waits(|waits| waits.is_eager()) => true,
+            Stage::Yields(_) if waits(|waits| waits.is_eager()) || self.shard.is_left_to_guests() => true,
             Stage::Yields(_) => {
                 self.leave();
                 false
@@ -170,7 +170,7 @@ impl Wait {
         };
         self.stage = Stage::Yields(Some(until));
         self.is_hit = true;
-        self.shard.drive_a_moment(is_ready, until)
+        self.shard.drive_a_moment(is_ready, until, waits(|waits| waits.is_eager()))
     }
 
     /// Nothing is there after such a moment, and what comes wakes the task.
@@ -183,7 +183,8 @@ impl Wait {
                 std::thread::yield_now();
             }
             (Moment::Asked | Moment::Quiet, _) => {
-                waits(Waits::miss);
+                // A keeper that did not leave in time says nothing of what would have come.
+                waits(if moment == Moment::Quiet { Waits::miss } else { Waits::leave });
                 self.leave();
                 return self.shard.leave_to_keeper();
             }

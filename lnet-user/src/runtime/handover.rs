@@ -169,6 +169,11 @@ impl<T> Handover<T> {
         self.keeper_drives.load(Ordering::Relaxed) && !self.has_blocked()
     }
 
+    /// Whether the keeper leaves the shard to guests, and none of their tasks has given up.
+    pub(super) fn is_left_to_guests(&self) -> bool {
+        !self.keeper_drives.load(Ordering::Relaxed) && !self.is_wanted.load(Ordering::Relaxed)
+    }
+
     /// Whether the keeper is having a look, which ends soon.
     pub(super) fn is_looked_at(&self) -> bool {
         self.keeper_looks.load(Ordering::Relaxed)

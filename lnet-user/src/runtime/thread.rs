@@ -175,6 +175,11 @@ impl<S> Shared<S> {
         self.shard.set_waiting(waiter, waits);
     }
 
+    /// Whether the keeper stands by, and no task wants it to drive.
+    pub(crate) fn is_left_to_guests(&self) -> bool {
+        self.shard.is_left_to_guests()
+    }
+
     /// Asks the keeper to stand by for the calling thread's tasks; whether it drives, and may be asked.
     pub(crate) fn ask_keeper(&self) -> bool {
         let is_askable = self.shard.is_for_a_task();
@@ -191,14 +196,17 @@ impl<S> Shared<S> {
     }
 
     /// Drives the shard on this thread for a task, until `is_done`, until a program is to be woken, or until a
-    /// time; ends where the thread would sleep. Where the keeper drives, it is asked to stand by.
-    pub(crate) fn drive_a_moment(&self, is_done: impl Fn() -> bool, until: Instant) -> Moment {
+    /// time; ends where the thread would sleep. Where the keeper drives, and this is `eager`, it is asked to
+    /// stand by.
+    pub(crate) fn drive_a_moment(&self, is_done: impl Fn() -> bool, until: Instant, eager: bool) -> Moment {
         if self.shard.has_blocked() {
             return Moment::Taken;
         }
         let mut visit = match self.shard.try_visit() {
             Ok(visit) => visit,
-            Err(NoVisit::Busy) if self.shard.is_looked_at() || self.ask_keeper() => return Moment::Asked,
+            Err(NoVisit::Busy) if self.shard.is_looked_at() || eager && self.ask_keeper() => {
+                return Moment::Asked;
+            }
             Err(_) => return Moment::Taken,
         };
         let (driven, own) = (visit.get(), std::thread::current().id());

@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use clap::Args;
 use lnet_bench::machine::Machine;
-use lnet_bench::node::LIMITS;
 use lnet_bench::options::TURNS;
 use lnet_core::event::EventKind;
+use lnet_core::limits::Limits;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_user::Buffer;
@@ -24,6 +24,8 @@ const PORTAL: u32 = 20;
 /// Tasks, or Puts, at once.
 const MANY: usize = 64;
 const BYTES: usize = 64;
+/// Limits with which every task has a descriptor whose events may all be under way.
+const LIMITS: Limits = Limits { unlimited_events: 1 << 8, ..Limits::DEFAULT };
 
 /// Measures Puts that tasks await beside those that a blocked thread waits for.
 #[derive(Debug, Args)]
