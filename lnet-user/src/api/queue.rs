@@ -358,7 +358,9 @@ impl EventQueue {
         let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         // A task that was polled before does not wait any more: the thread does.
         self.give_up();
-        let eager = self.waits.begin(self.ends[0].wakes.shard.end().thread.shared().is_driven_in_pauses());
+        let eager = self
+            .waits
+            .begin(Instant::now(), self.ends[0].wakes.shard.end().thread.shared().is_driven_in_pauses());
         let next = self.wait(until, eager);
         self.tell(None);
         self.waits.end();

@@ -9,7 +9,7 @@
 //!
 //! Invariants: what a task waits for wakes it, also where the runtime forgets that it was to be polled again.
 //! A thread drives for [`MOMENT`] at most, does not sleep in the shard, and has its runtime poll whatever is
-//! ready before it does so again. A moment in which nothing came is the last one for a while, of all tasks of
+//! ready before it does so again; where no other task waits for a shard, every [`ALONE`]. A moment in which nothing came is the last one for a while, of all tasks of
 //! the thread: twice as long each time. Threads that drive shards anyway, and the one that controls the node,
 //! leave it at that.
 
@@ -30,6 +30,10 @@ use crate::runtime::{Moment, Shared, Waiter, is_keeper};
 /// How long a task's thread drives at most, and tries to, before it polls other tasks.
 const MOMENT: Duration = Duration::from_micros(50);
 
+/// How long a thread whose runtime had no other task that waits for a shard does not ask it again. Asking takes
+/// a turn of the runtime, some with system calls.
+const ALONE: Duration = Duration::from_micros(10);
+
 /// How often the waits that a thread drives for become twice as rare, at most.
 const MISSES_MAX: u32 = 8;
 
@@ -41,6 +45,10 @@ pub(super) struct Waits {
     streak: u32,
     /// Moments since something came in one.
     misses: u32,
+    /// Times that tasks found nothing there.
+    polls: u64,
+    /// Until when the runtime is not asked for other tasks.
+    alone_until: Option<Instant>,
 }
 
 impl Waits {
@@ -52,9 +60,9 @@ impl Waits {
     const SOON_BOUND: Duration = Duration::from_micros(100);
 
     /// A wait begins: whether the thread is to drive the shard while it waits.
-    pub(super) fn begin(&mut self, is_driven: bool) -> bool {
+    pub(super) fn begin(&mut self, now: Instant, is_driven: bool) -> bool {
         let soon = if is_driven { Self::SOON_BOUND } else { Self::SOON };
-        let is_soon = self.ended_at.is_some_and(|ended| ended.elapsed() < soon);
+        let is_soon = self.ended_at.is_some_and(|ended| now.saturating_duration_since(ended) < soon);
         self.streak = if is_soon { self.streak.saturating_add(1) } else { 0 };
         self.is_eager()
     }
@@ -111,8 +119,10 @@ fn waits<R: Default>(change: impl FnOnce(&mut Waits) -> R) -> R {
 enum Stage {
     /// It has not begun.
     Idle,
-    /// The runtime polls what else is ready, and then this task; until when it tries to drive, once it does.
-    Yields(Option<Instant>),
+    /// The runtime polls what else is ready, and then this task.
+    Yields { polls: u64 },
+    /// It drives, or tries to until then.
+    Drives { until: Instant },
     /// The keeper drives.
     Left,
 }
@@ -136,39 +146,50 @@ impl Wait {
     /// Nothing is there, and what comes wakes the task: whether its thread is to drive the shard now.
     pub(super) fn is_to_drive(&mut self, context: &Context<'_>) -> bool {
         match self.stage {
+            Stage::Left => return false,
             // A guest drives when its thread would sleep, and tells itself that it waits.
             Stage::Idle if self.is_of_guest() => {
                 self.stage = Stage::Left;
-                false
+                return false;
             }
-            Stage::Idle => {
-                let is_driven = self.shard.is_driven_in_pauses();
-                let is_guest = !is_keeper() && !wakes::are_elsewhere();
-                if is_guest && (waits(|waits| waits.begin(is_driven)) || self.shard.is_left_to_guests()) {
-                    self.stage = Stage::Yields(None);
-                    context.waker().wake_by_ref();
-                } else {
-                    self.leave();
-                }
-                false
-            }
-            // Another task of the thread may have found that nothing comes.
-            Stage::Yields(_) if waits(|waits| waits.is_eager()) || self.shard.is_left_to_guests() => true,
-            Stage::Yields(_) => {
+            Stage::Idle if is_keeper() || wakes::are_elsewhere() => {
                 self.leave();
-                false
+                return false;
             }
-            Stage::Left => false,
+            Stage::Idle | Stage::Yields { .. } | Stage::Drives { .. } => {}
         }
+        let (now, is_driven) = (Instant::now(), self.shard.is_driven_in_pauses());
+        let stage = self.stage;
+        let (is_eager, is_alone, polls) = waits(|waits| {
+            waits.polls += 1;
+            let is_eager = if stage == Stage::Idle { waits.begin(now, is_driven) } else { waits.is_eager() };
+            if let Stage::Yields { polls } = stage {
+                waits.alone_until = (waits.polls == polls + 1).then(|| now + ALONE);
+            }
+            (is_eager, waits.alone_until.is_some_and(|until| now < until), waits.polls)
+        });
+        // Another task of the thread may have found that nothing comes.
+        if !is_eager && !self.shard.is_left_to_guests() {
+            self.leave();
+            return false;
+        }
+        match stage {
+            Stage::Idle if !is_alone => self.yields(polls, context),
+            Stage::Drives { .. } => {}
+            _ => self.stage = Stage::Drives { until: now + MOMENT },
+        }
+        matches!(self.stage, Stage::Drives { .. })
+    }
+
+    /// Has the runtime poll what else is ready, and then this task.
+    fn yields(&mut self, polls: u64, context: &Context<'_>) {
+        self.stage = Stage::Yields { polls };
+        context.waker().wake_by_ref();
     }
 
     /// Drives the shard for a moment.
     pub(super) fn drive(&mut self, is_ready: impl Fn() -> bool) -> Moment {
-        let until = match self.stage {
-            Stage::Yields(Some(until)) => until,
-            _ => Instant::now() + MOMENT,
-        };
-        self.stage = Stage::Yields(Some(until));
+        let Stage::Drives { until } = self.stage else { return Moment::Taken };
         self.is_hit = true;
         self.shard.drive_a_moment(is_ready, until, waits(|waits| waits.is_eager()))
     }
@@ -177,23 +198,29 @@ impl Wait {
     pub(super) fn go_on(&mut self, moment: Moment, context: &Context<'_>) {
         self.is_hit = false;
         match (moment, self.stage) {
-            (Moment::Woken, _) => self.stage = Stage::Yields(None),
-            (Moment::Asked, Stage::Yields(Some(until))) if Instant::now() < until => {
+            (Moment::Woken, _) => {
+                let polls = waits(|waits| {
+                    waits.alone_until = None;
+                    waits.polls
+                });
+                self.yields(polls, context);
+            }
+            (Moment::Asked, Stage::Drives { until }) if Instant::now() < until => {
                 // The keeper may wait for this CPU.
                 std::thread::yield_now();
+                context.waker().wake_by_ref();
             }
             (Moment::Asked | Moment::Quiet, _) => {
                 // A keeper that did not leave in time says nothing of what would have come.
                 waits(if moment == Moment::Quiet { Waits::miss } else { Waits::leave });
                 self.leave();
-                return self.shard.leave_to_keeper();
+                self.shard.leave_to_keeper();
             }
             (Moment::Taken, _) => {
                 waits(Waits::leave);
-                return self.leave();
+                self.leave();
             }
         }
-        context.waker().wake_by_ref();
     }
 
     /// What it waited for is there.
@@ -287,7 +314,7 @@ mod tests {
         let mut waits = Waits::default();
         let mut needed = || {
             let begun = (1..).find(|_| {
-                let begins = waits.begin(false);
+                let begins = waits.begin(Instant::now(), false);
                 waits.end();
                 begins
             });
