@@ -297,7 +297,7 @@ fn subjects<'a>(cli: &'a Cli, bytes: usize, not_installed: &mut BTreeSet<&'stati
     subjects
 }
 
-/// The rows of one size: all subjects once a turn, so that noise of the machine meets all. A program of others
+/// The rows of one size: all subjects once a turn, so that noise of the machine meets all. Another program
 /// that fails has no figure in that turn.
 fn rows(cli: &Cli, bytes: usize, not_installed: &mut BTreeSet<&'static str>) -> anyhow::Result<Vec<Row>> {
     let subjects = subjects(cli, bytes, not_installed);
