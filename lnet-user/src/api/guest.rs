@@ -18,7 +18,7 @@ use lnet_io::locks::Mutex;
 use lnet_io::reactor;
 
 use super::{ShardHandle, waits};
-use crate::runtime::Waiter;
+use crate::runtime::WaitKind;
 
 /// Waits in a row, each soon after the one before, after which the thread drives.
 const STREAK: u32 = 4;
@@ -130,7 +130,7 @@ impl WaitState {
 
     fn tell(&mut self, shard: &ShardHandle, waits: bool) {
         if std::mem::replace(&mut self.is_told, waits) != waits {
-            shard.end().thread.shared().set_waiting(Waiter::Task, waits);
+            shard.end().thread.shared().set_waiting(WaitKind::Task, waits);
         }
     }
 }

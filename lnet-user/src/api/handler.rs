@@ -17,7 +17,7 @@ use lnet_core::handle::EqHandle;
 use super::error::LnetError;
 use super::queue::{EventQueue, QueuedEvent};
 use super::{Lnet, ShardHandle};
-use crate::runtime::Waiter;
+use crate::runtime::WaitKind;
 
 /// A handler of events, with their queue. Dropping it unlinks the descriptors of that: no event is handled
 /// from then on, but for one that is being handled.
@@ -82,7 +82,7 @@ impl Handled {
         let waker = Waker::from(Arc::clone(self));
         let mut context = Context::from_waker(&waker);
         while !self.ends.load(Ordering::Acquire) {
-            match state.queue.poll_event(&mut context, Waiter::Task) {
+            match state.queue.poll_event(&mut context, WaitKind::Task) {
                 Poll::Pending => return Some(state),
                 Poll::Ready(Err(_)) => return None,
                 Poll::Ready(Ok(event)) => {

@@ -31,7 +31,7 @@ use super::error::LnetError;
 use super::request::RefusalSlot;
 use super::service::Queues;
 use super::waits::{Wait, Waits};
-use crate::runtime::{Deputy, Waiter, Worker, wakes};
+use crate::runtime::{Deputy, WaitKind, Worker, wakes};
 
 /// Places of the ring; events that find none stay with the shard.
 const RING_SLOTS: u32 = 1024;
@@ -240,7 +240,7 @@ pub struct EventQueue {
     next: usize,
     waiting: Arc<AtomicWaker>,
     /// Whether the shards know that a thread or task waits here, and does not drive.
-    told: Option<Waiter>,
+    told: Option<WaitKind>,
     /// Waits of the application's thread.
     waits: Waits,
     /// The wait of a task, where the queue is on one shard.
@@ -377,10 +377,10 @@ impl EventQueue {
                 thread.drive(|| !ring.is_empty(), until, eager);
                 if thread.has_waiting() {
                     // The keeper drives for all.
-                    self.waits.leave();
+                    self.waits.reset();
                 }
             }
-            if let Poll::Ready(next) = self.poll_event(&mut context, Waiter::Thread) {
+            if let Poll::Ready(next) = self.poll_event(&mut context, WaitKind::Thread) {
                 return next.map(Some);
             }
             deputy = deputy.or_else(Deputy::appoint);
@@ -394,7 +394,7 @@ impl EventQueue {
     }
 
     /// Tells the shards who waits here.
-    fn tell(&mut self, waiter: Option<Waiter>) {
+    fn tell(&mut self, waiter: Option<WaitKind>) {
         let told = std::mem::replace(&mut self.told, waiter);
         if told != waiter {
             for EventRing { wakes, .. } in &self.ends {
@@ -412,9 +412,9 @@ impl EventQueue {
         self.tell(None);
     }
 
-    /// The next event, in whatever runtime. Dropping the future loses nothing. A thread whose tasks wait again
-    /// and again drives the shard itself where none of them is ready, for some 50 us at most, if the queue is
-    /// on one shard.
+    /// The next event, in whatever runtime. Dropping the future loses nothing. A thread whose tasks wait
+    /// again and again drives the shard itself where none of them is ready, for some 50 us at most, if the
+    /// queue is on one shard.
     ///
     /// # Errors
     /// As [`EventQueue::try_next`].
@@ -435,7 +435,7 @@ impl EventQueue {
     /// Polls for the next event; the thread may drive the shard for a moment before it lets the task wait.
     fn poll_driving(&mut self, context: &mut Context<'_>) -> Poll<Result<QueuedEvent, LnetError>> {
         if self.is_on_several_shards() {
-            return self.poll_event(context, Waiter::Task);
+            return self.poll_event(context, WaitKind::Task);
         }
         let mut next = self.poll_ring(context);
         if next.is_pending() && self.wait.is_to_drive(context) {
@@ -459,7 +459,7 @@ impl EventQueue {
     pub(super) fn poll_event(
         &mut self,
         context: &mut Context<'_>,
-        waiter: Waiter,
+        waiter: WaitKind,
     ) -> Poll<Result<QueuedEvent, LnetError>> {
         self.tell(None);
         let mut next = self.poll_ring(context);

@@ -2,16 +2,16 @@
 //! drives the shard itself, so that no message wakes another thread.
 //!
 //! ```text
-//!  first poll, nothing there --> once more, behind whatever else is ready --> drive for a moment --> there
-//!       |  the thread waits seldom, and the keeper drives                         |  nothing has come
-//!       +---------------------------> the keeper drives, and wakes the task <-----+
+//!  first poll, nothing there --> again, behind whatever else is ready --> drive for a moment --> there
+//!       |  seldom, and the keeper drives                                       |  nothing has come
+//!       +---------------------------> the keeper drives, and wakes the task <--+
 //! ```
 //!
-//! Invariants: what a task waits for wakes it, also where the runtime forgets that it was to be polled again.
-//! A thread drives for [`MOMENT`] at most, does not sleep in the shard, and has its runtime poll whatever is
-//! ready before it does so again; where no other task waits for a shard, every [`ALONE`]. A moment in which nothing came is the last one for a while, of all tasks of
-//! the thread: twice as long each time. Threads that drive shards anyway, and the one that controls the node,
-//! leave it at that.
+//! Invariants: what a task waits for wakes it, also where the runtime forgets that it was to be polled
+//! again. A thread drives for [`MOMENT`] at most, does not sleep in the shard, and has its runtime poll
+//! whatever is ready before it does so again; where no other task waits for a shard, every [`ALONE`]. A
+//! moment in which nothing came is the last one for a while, of all tasks of the thread: twice as long each
+//! time. Threads that drive shards anyway, and the one that controls the node, leave it at that.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -25,13 +25,13 @@ use tokio::sync::oneshot;
 use super::error::LnetError;
 use super::service::Service;
 use crate::runtime::wakes::{self, Awaited};
-use crate::runtime::{Moment, Shared, Waiter, is_keeper};
+use crate::runtime::{Drivable, Moment, WaitKind, is_keeper};
 
 /// How long a task's thread drives at most, and tries to, before it polls other tasks.
 const MOMENT: Duration = Duration::from_micros(50);
 
-/// How long a thread whose runtime had no other task that waits for a shard does not ask it again. Asking takes
-/// a turn of the runtime, some with system calls.
+/// How long a thread whose runtime had no other task that waits for a shard does not ask it again. To ask
+/// takes a turn of the runtime, some with system calls.
 const ALONE: Duration = Duration::from_micros(10);
 
 /// How often the waits that a thread drives for become twice as rare, at most.
@@ -77,13 +77,13 @@ impl Waits {
     }
 
     /// Leaves the next waits to the keeper.
-    pub(super) fn leave(&mut self) {
+    pub(super) fn reset(&mut self) {
         self.streak = 0;
     }
 
     /// Nothing has come while the thread drove.
     fn miss(&mut self) {
-        self.leave();
+        self.reset();
         self.misses = (self.misses + 1).min(MISSES_MAX);
     }
 }
@@ -96,7 +96,7 @@ thread_local! {
 }
 
 /// Polls tasks of a guest of this shard.
-pub(super) fn as_guest<R>(shard: &Arc<Shared<Service>>, poll: impl FnOnce() -> R) -> R {
+pub(super) fn as_guest<R>(shard: &Arc<Drivable<Service>>, poll: impl FnOnce() -> R) -> R {
     struct Former(usize);
 
     impl Drop for Former {
@@ -116,12 +116,12 @@ fn waits<R: Default>(change: impl FnOnce(&mut Waits) -> R) -> R {
 
 /// How far a task's wait is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Stage {
-    /// It has not begun.
+enum WaitStage {
+    /// Nothing was waited for yet.
     Idle,
     /// The runtime polls what else is ready, and then this task.
     Yields { polls: u64 },
-    /// It drives, or tries to until then.
+    /// The thread drives, or tries to until then.
     Drives { until: Instant },
     /// The keeper drives.
     Left,
@@ -130,8 +130,8 @@ enum Stage {
 /// A task's wait for a shard.
 #[derive(Debug)]
 pub(super) struct Wait {
-    shard: Arc<Shared<Service>>,
-    stage: Stage,
+    shard: Arc<Drivable<Service>>,
+    stage: WaitStage,
     /// Whether the shard knows of it.
     is_told: bool,
     /// Whether something came for it while its thread drove.
@@ -139,57 +139,58 @@ pub(super) struct Wait {
 }
 
 impl Wait {
-    pub(super) fn new(shard: &Arc<Shared<Service>>) -> Self {
-        Self { shard: Arc::clone(shard), stage: Stage::Idle, is_told: false, is_hit: false }
+    pub(super) fn new(shard: &Arc<Drivable<Service>>) -> Self {
+        Self { shard: Arc::clone(shard), stage: WaitStage::Idle, is_told: false, is_hit: false }
     }
 
     /// Nothing is there, and what comes wakes the task: whether its thread is to drive the shard now.
     pub(super) fn is_to_drive(&mut self, context: &Context<'_>) -> bool {
         match self.stage {
-            Stage::Left => return false,
+            WaitStage::Left => return false,
             // A guest drives when its thread would sleep, and tells itself that it waits.
-            Stage::Idle if self.is_of_guest() => {
-                self.stage = Stage::Left;
+            WaitStage::Idle if self.is_of_guest() => {
+                self.stage = WaitStage::Left;
                 return false;
             }
-            Stage::Idle if is_keeper() || wakes::are_elsewhere() => {
-                self.leave();
+            WaitStage::Idle if is_keeper() || wakes::are_elsewhere() => {
+                self.hand_over();
                 return false;
             }
-            Stage::Idle | Stage::Yields { .. } | Stage::Drives { .. } => {}
+            WaitStage::Idle | WaitStage::Yields { .. } | WaitStage::Drives { .. } => {}
         }
         let (now, is_driven) = (Instant::now(), self.shard.is_driven_in_pauses());
         let stage = self.stage;
         let (is_eager, is_alone, polls) = waits(|waits| {
             waits.polls += 1;
-            let is_eager = if stage == Stage::Idle { waits.begin(now, is_driven) } else { waits.is_eager() };
-            if let Stage::Yields { polls } = stage {
+            let is_eager =
+                if stage == WaitStage::Idle { waits.begin(now, is_driven) } else { waits.is_eager() };
+            if let WaitStage::Yields { polls } = stage {
                 waits.alone_until = (waits.polls == polls + 1).then(|| now + ALONE);
             }
             (is_eager, waits.alone_until.is_some_and(|until| now < until), waits.polls)
         });
         // Another task of the thread may have found that nothing comes.
         if !is_eager && !self.shard.is_left_to_guests() {
-            self.leave();
+            self.hand_over();
             return false;
         }
         match stage {
-            Stage::Idle if !is_alone => self.yields(polls, context),
-            Stage::Drives { .. } => {}
-            _ => self.stage = Stage::Drives { until: now + MOMENT },
+            WaitStage::Idle if !is_alone => self.yields(polls, context),
+            WaitStage::Drives { .. } => {}
+            _ => self.stage = WaitStage::Drives { until: now + MOMENT },
         }
-        matches!(self.stage, Stage::Drives { .. })
+        matches!(self.stage, WaitStage::Drives { .. })
     }
 
     /// Has the runtime poll what else is ready, and then this task.
     fn yields(&mut self, polls: u64, context: &Context<'_>) {
-        self.stage = Stage::Yields { polls };
+        self.stage = WaitStage::Yields { polls };
         context.waker().wake_by_ref();
     }
 
     /// Drives the shard for a moment.
     pub(super) fn drive(&mut self, is_ready: impl Fn() -> bool) -> Moment {
-        let Stage::Drives { until } = self.stage else { return Moment::Taken };
+        let WaitStage::Drives { until } = self.stage else { return Moment::Taken };
         self.is_hit = true;
         self.shard.drive_a_moment(is_ready, until, waits(|waits| waits.is_eager()))
     }
@@ -205,27 +206,27 @@ impl Wait {
                 });
                 self.yields(polls, context);
             }
-            (Moment::Asked, Stage::Drives { until }) if Instant::now() < until => {
+            (Moment::Asked, WaitStage::Drives { until }) if Instant::now() < until => {
                 // The keeper may wait for this CPU.
                 std::thread::yield_now();
                 context.waker().wake_by_ref();
             }
             (Moment::Asked | Moment::Quiet, _) => {
                 // A keeper that did not leave in time says nothing of what would have come.
-                waits(if moment == Moment::Quiet { Waits::miss } else { Waits::leave });
-                self.leave();
-                self.shard.leave_to_keeper();
+                waits(if moment == Moment::Quiet { Waits::miss } else { Waits::reset });
+                self.hand_over();
+                self.shard.call_keeper();
             }
             (Moment::Taken, _) => {
-                waits(Waits::leave);
-                self.leave();
+                waits(Waits::reset);
+                self.hand_over();
             }
         }
     }
 
     /// What it waited for is there.
     pub(super) fn end(&mut self) {
-        if self.stage == Stage::Idle {
+        if self.stage == WaitStage::Idle {
             return;
         }
         let is_hit = std::mem::take(&mut self.is_hit);
@@ -243,9 +244,9 @@ impl Wait {
 
     /// Ends without what it waited for.
     pub(super) fn give_up(&mut self) {
-        self.stage = Stage::Idle;
+        self.stage = WaitStage::Idle;
         if std::mem::take(&mut self.is_told) {
-            self.shard.set_waiting(Waiter::Task, false);
+            self.shard.set_waiting(WaitKind::Task, false);
         }
     }
 
@@ -255,10 +256,10 @@ impl Wait {
     }
 
     /// The keeper drives for it.
-    fn leave(&mut self) {
-        self.stage = Stage::Left;
+    fn hand_over(&mut self) {
+        self.stage = WaitStage::Left;
         if !std::mem::replace(&mut self.is_told, true) {
-            self.shard.set_waiting(Waiter::Task, true);
+            self.shard.set_waiting(WaitKind::Task, true);
         }
     }
 }
@@ -277,7 +278,7 @@ pub(super) struct Answered<T> {
 }
 
 impl<T> Answered<T> {
-    pub(super) fn new(shard: &Arc<Shared<Service>>, answer: oneshot::Receiver<T>) -> Self {
+    pub(super) fn new(shard: &Arc<Drivable<Service>>, answer: oneshot::Receiver<T>) -> Self {
         Self { answer: Awaited::new(answer), wait: Wait::new(shard) }
     }
 }

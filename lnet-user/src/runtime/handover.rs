@@ -112,7 +112,7 @@ pub(super) struct Handover<T> {
 
 /// Who waits for a shard.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Waiter {
+pub(crate) enum WaitKind {
     /// A thread that is blocked.
     Thread,
     /// A task, whose thread may run others.
@@ -209,7 +209,7 @@ impl<T> Handover<T> {
     }
 
     /// Takes back what a task has asked, and has the keeper drive if it stands by.
-    pub(super) fn leave_to_keeper(&self) {
+    pub(super) fn call_keeper(&self) {
         if self.is_asked.swap(false, Ordering::SeqCst) {
             drop(lock(&self.asker).take());
         }
@@ -220,10 +220,10 @@ impl<T> Handover<T> {
     }
 
     /// A thread or task begins to wait for events, or has them: the keeper drives meanwhile.
-    pub(super) fn set_waiting(&self, waiter: Waiter, waits: bool) {
+    pub(super) fn set_waiting(&self, waiter: WaitKind, waits: bool) {
         let count = match waiter {
-            Waiter::Thread => &self.waiting_threads,
-            Waiter::Task => &self.waiting_tasks,
+            WaitKind::Thread => &self.waiting_threads,
+            WaitKind::Task => &self.waiting_tasks,
         };
         if waits {
             count.fetch_add(1, Ordering::SeqCst);
@@ -239,11 +239,11 @@ impl<T> Handover<T> {
     }
 
     /// Whether some wait that do not drive, beside guests of this kind.
-    fn has_others_waiting(&self, guest: Waiter) -> bool {
+    fn has_others_waiting(&self, guest: WaitKind) -> bool {
         match guest {
-            Waiter::Thread => self.has_waiting(),
+            WaitKind::Thread => self.has_waiting(),
             // Tasks come and go beside each other.
-            Waiter::Task => self.has_blocked(),
+            WaitKind::Task => self.has_blocked(),
         }
     }
 
@@ -329,8 +329,8 @@ impl<T> Handover<T> {
             naps += 1;
             let (visits, moments) = self.ended_visits();
             let is_wanted = self.is_wanted.swap(false, Ordering::SeqCst);
-            let is_driven = visits != seen && !self.has_others_waiting(Waiter::Thread)
-                || moments != seen_moments && !self.has_others_waiting(Waiter::Task);
+            let is_driven = visits != seen && !self.has_others_waiting(WaitKind::Thread)
+                || moments != seen_moments && !self.has_others_waiting(WaitKind::Task);
             if is_driven && !is_wanted {
                 (seen, seen_moments, naps) = (visits, moments, 0);
                 length = if self.has_waiting() { STAND_BY } else { (length * 2).min(STAND_BY_MAX) };
@@ -414,7 +414,7 @@ pub(super) struct Visit<'a, T> {
     /// There until the end.
     driven: Option<MutexGuard<'a, Option<T>>>,
     /// The kind of guest that has driven.
-    drove: Option<Waiter>,
+    drove: Option<WaitKind>,
     /// Dropped last.
     _no_wakes: NoWakes,
 }
@@ -447,7 +447,7 @@ impl<T> Visit<'_, T> {
     /// Drives, as a guest, which will again soon. One that finds the shard gone learns it as others do.
     pub(super) fn drive<E>(
         &mut self,
-        guest: Waiter,
+        guest: WaitKind,
         drive: impl FnOnce(&mut T),
         died: impl FnOnce(&(dyn Any + Send)) -> E,
     ) {
@@ -460,8 +460,8 @@ impl<T> Drop for Visit<'_, T> {
         drop(self.driven.take());
         let Handover { visits, moments, keeper_waits, .. } = self.handover;
         match self.drove {
-            Some(Waiter::Thread) => drop(visits.fetch_add(1, Ordering::SeqCst)),
-            Some(Waiter::Task) => drop(moments.fetch_add(1, Ordering::SeqCst)),
+            Some(WaitKind::Thread) => drop(visits.fetch_add(1, Ordering::SeqCst)),
+            Some(WaitKind::Task) => drop(moments.fetch_add(1, Ordering::SeqCst)),
             None => {}
         }
         fence(Ordering::SeqCst);
@@ -513,7 +513,7 @@ mod tests {
         let (handover, drives, keeper) = keeper(look);
         for _ in 0..ROUNDS {
             if let Ok(mut visit) = handover.try_visit() {
-                visit.drive(Waiter::Thread, |()| {}, |_| {});
+                visit.drive(WaitKind::Thread, |()| {}, |_| {});
             }
             thread::sleep(PAUSE);
         }
@@ -531,9 +531,9 @@ mod tests {
     }
 
     /// Times that the keeper drives while tasks drive for moments without a pause, or have stopped.
-    fn drives_beside_tasks(waiter: Waiter, has_given_up: bool) -> bool {
+    fn drives_beside_tasks(waiter: WaitKind, has_given_up: bool) -> bool {
         let (handover, drives, keeper) = keeper(Look::Quiet);
-        while handover.try_visit().map(|mut visit| visit.drive(Waiter::Task, |()| {}, |_| {})).is_err() {
+        while handover.try_visit().map(|mut visit| visit.drive(WaitKind::Task, |()| {}, |_| {})).is_err() {
             thread::yield_now();
         }
         handover.set_waiting(waiter, true);
@@ -541,16 +541,16 @@ mod tests {
         let begun = std::time::Instant::now();
         let drove = || drives.load(Ordering::SeqCst) != before;
         if has_given_up {
-            handover.leave_to_keeper();
+            handover.call_keeper();
             while !drove() && begun.elapsed() < PAUSE * 10_000 {
                 thread::yield_now();
             }
         }
         while !has_given_up && !drove() && begun.elapsed() < PAUSE * 40 {
             if let Ok(mut visit) = handover.try_visit() {
-                visit.drive(Waiter::Task, |()| thread::sleep(PAUSE / 10), |_| {});
+                visit.drive(WaitKind::Task, |()| thread::sleep(PAUSE / 10), |_| {});
             }
-            if waiter == Waiter::Thread {
+            if waiter == WaitKind::Thread {
                 thread::sleep(PAUSE / 10);
             }
         }
@@ -561,10 +561,10 @@ mod tests {
 
     #[test]
     fn a_keeper_leaves_the_shard_to_tasks_until_they_give_up() {
-        assert!(drives_beside_tasks(Waiter::Task, true), "a task has given up");
-        assert!(drives_beside_tasks(Waiter::Thread, false), "a thread is blocked meanwhile");
+        assert!(drives_beside_tasks(WaitKind::Task, true), "a task has given up");
+        assert!(drives_beside_tasks(WaitKind::Thread, false), "a thread is blocked meanwhile");
         // A machine that is busy may keep the tasks' thread from its visits for the time of a nap.
-        assert!((0..20).any(|_| !drives_beside_tasks(Waiter::Task, false)), "tasks drive");
+        assert!((0..20).any(|_| !drives_beside_tasks(WaitKind::Task, false)), "tasks drive");
     }
 
     /// A shard that has something to do again and again is driven, and so is one that is left for good.
@@ -572,7 +572,10 @@ mod tests {
     fn a_shard_that_is_left_is_driven() {
         for look in [Look::Busy, Look::Quiet] {
             let (handover, drives, keeper) = keeper(look);
-            while handover.try_visit().map(|mut visit| visit.drive(Waiter::Thread, |()| {}, |_| {})).is_err()
+            while handover
+                .try_visit()
+                .map(|mut visit| visit.drive(WaitKind::Thread, |()| {}, |_| {}))
+                .is_err()
             {
                 thread::yield_now();
             }
@@ -635,7 +638,7 @@ mod model {
             };
             handover.ask();
             if let Ok(mut visit) = handover.try_visit() {
-                visit.drive(Waiter::Thread, Driven::turn, |_| {});
+                visit.drive(WaitKind::Thread, Driven::turn, |_| {});
             }
             work.fetch_add(1, Ordering::SeqCst);
             keeper.join().unwrap();
@@ -658,7 +661,7 @@ mod model {
                     assert!(handover.try_visit().is_ok());
                 })
             };
-            visit.drive(Waiter::Thread, |()| {}, |_| {});
+            visit.drive(WaitKind::Thread, |()| {}, |_| {});
             drop(visit);
             keeper.join().unwrap();
         });

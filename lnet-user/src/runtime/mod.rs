@@ -21,13 +21,13 @@ pub use clock::Clock;
 pub use cpu::{available_cpus, pin_to_cpu};
 pub(crate) use deputy::{Deputy, is_keeper};
 pub use fate::{Ended, Fate};
-pub(crate) use handover::Waiter;
+pub(crate) use handover::WaitKind;
 pub use lnet_core::topology::Steering;
 pub use lnet_io::driver::Counted;
 pub(crate) use mesh::MeshEnd;
 pub use steering::{Home, SteeringError, entry_home};
+pub(crate) use thread::{Drivable, Moment};
 pub use thread::{Idle, ShardThread};
-pub(crate) use thread::{Moment, Shared};
 pub use worker::{Delivery, LendError, Refused, Worker};
 
 #[cfg(test)]

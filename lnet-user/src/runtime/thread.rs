@@ -15,7 +15,7 @@ use rustix::thread::{Pid, gettid};
 use super::cpu::pin_to_cpu;
 use super::deputy::{self, StandIn};
 use super::fate::{Ended, Fate};
-use super::handover::{Handover, Look, NoVisit, Waiter};
+use super::handover::{Handover, Look, NoVisit, WaitKind};
 use super::spin::Spin;
 use super::wakes;
 use super::worker::Worker;
@@ -126,7 +126,7 @@ impl<S> Driven<S> {
 }
 
 /// A shard that its keeper drives, or others do, and what ends it.
-pub(crate) struct Shared<S> {
+pub(crate) struct Drivable<S> {
     shard: Handover<Driven<S>>,
     waker: Waker,
     shard_id: ShardId,
@@ -135,9 +135,9 @@ pub(crate) struct Shared<S> {
     is_left: AtomicBool,
 }
 
-impl<S> std::fmt::Debug for Shared<S> {
+impl<S> std::fmt::Debug for Drivable<S> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_tuple("Shared").field(&self.shard_id.0).finish()
+        f.debug_tuple("Drivable").field(&self.shard_id.0).finish()
     }
 }
 
@@ -154,7 +154,7 @@ pub(crate) enum Moment {
     Taken,
 }
 
-impl<S> Shared<S> {
+impl<S> Drivable<S> {
     /// Why the node has ended.
     pub(crate) fn fate(&self) -> &Arc<Fate> {
         &self.fate
@@ -171,7 +171,7 @@ impl<S> Shared<S> {
     }
 
     /// A thread or task begins to wait for events, or has them: the keeper drives meanwhile.
-    pub(crate) fn set_waiting(&self, waiter: Waiter, waits: bool) {
+    pub(crate) fn set_waiting(&self, waiter: WaitKind, waits: bool) {
         self.shard.set_waiting(waiter, waits);
     }
 
@@ -191,13 +191,13 @@ impl<S> Shared<S> {
     }
 
     /// Has the keeper drive: a task of the calling thread waits for longer.
-    pub(crate) fn leave_to_keeper(&self) {
-        self.shard.leave_to_keeper();
+    pub(crate) fn call_keeper(&self) {
+        self.shard.call_keeper();
     }
 
-    /// Drives the shard on this thread for a task, until `is_done`, until a program is to be woken, or until a
-    /// time; ends where the thread would sleep. Where the keeper drives, and this is `eager`, it is asked to
-    /// stand by.
+    /// Drives the shard on this thread for a task, until `is_done`, until a program is to be woken, or
+    /// until a time; ends where the thread would sleep. Where the keeper drives, and this is `eager`, it is
+    /// asked to stand by.
     pub(crate) fn drive_a_moment(&self, is_done: impl Fn() -> bool, until: Instant, eager: bool) -> Moment {
         if self.shard.has_blocked() {
             return Moment::Taken;
@@ -223,7 +223,7 @@ impl<S> Shared<S> {
                 moment = Moment::Woken;
             }
         };
-        visit.drive(Waiter::Task, drive, |panic| self.died(panic));
+        visit.drive(WaitKind::Task, drive, |panic| self.died(panic));
         moment
     }
 
@@ -234,7 +234,7 @@ impl<S> Shared<S> {
     }
 }
 
-impl<S: Send> StandIn for Shared<S> {
+impl<S: Send> StandIn for Drivable<S> {
     fn stand_in(&self, is_over: &AtomicBool) {
         let is_over = || is_over.load(Ordering::Acquire);
         let drive = |driven: &mut Driven<S>| {
@@ -251,7 +251,7 @@ impl<S: Send> StandIn for Shared<S> {
 
 /// A shard with a thread of its own. Dropping it stops the thread and waits for it.
 pub struct ShardThread<S> {
-    shared: Arc<Shared<S>>,
+    shared: Arc<Drivable<S>>,
     thread: Option<JoinHandle<()>>,
     thread_id: Pid,
 }
@@ -298,7 +298,7 @@ impl<S: Send + 'static> ShardThread<S> {
         let name = format!("lnet-shard-{}", shard_id.0);
         let (turn, spin) = (Box::new(turn), Spin::new(idle.spin));
         let shard = Handover::new(Driven { worker, service, turn, has_work, spin, guest: None });
-        let shared = Arc::new(Shared { shard, waker, shard_id, fate, is_left: AtomicBool::new(false) });
+        let shared = Arc::new(Drivable { shard, waker, shard_id, fate, is_left: AtomicBool::new(false) });
         let (tell, told) = mpsc::sync_channel(1);
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
@@ -370,7 +370,7 @@ impl<S: Send + 'static> ShardThread<S> {
                     driven.guest = Some(std::thread::current().id());
                     driven.drive(|| is_done() || self.shared.shard.is_asked(), until, true);
                 };
-                visit.drive(Waiter::Thread, drive, |panic| self.shared.died(panic));
+                visit.drive(WaitKind::Thread, drive, |panic| self.shared.died(panic));
                 let wakes = wakes::any_postponed();
                 drop(visit);
                 if !wakes || is_done() || self.shared.shard.is_asked() {
@@ -389,7 +389,7 @@ impl<S: Send + 'static> ShardThread<S> {
     }
 
     /// The shard, for what outlives its handles.
-    pub(crate) fn shared(&self) -> &Arc<Shared<S>> {
+    pub(crate) fn shared(&self) -> &Arc<Drivable<S>> {
         &self.shared
     }
 
