@@ -48,7 +48,7 @@ const PROGRAMS: [(&str, &str); 5] =
 /// Programs that devices upon a NIC want, of packages that are unpacked and not installed.
 const TOOLS: [&str; 3] = ["usr/bin/socat", "usr/bin/wg", "usr/bin/teamnl"];
 /// Packages of [`TOOLS`], and of libraries that are hardly installed.
-const TOOL_PACKAGES: [&str; 9] = [
+const TOOL_PACKAGES: [&str; 10] = [
     "socat",
     "libwrap0",
     "wireguard-tools",
@@ -57,6 +57,7 @@ const TOOL_PACKAGES: [&str; 9] = [
     "libnl-3-200",
     "libnl-genl-3-200",
     "libnl-cli-3-200",
+    "libnl-nf-3-200",
     "libnl-route-3-200",
 ];
 /// Directories in which those packages have libraries.
@@ -102,7 +103,7 @@ impl Kernel {
         let release = release.file_name().to_string_lossy().into_owned();
         let places = [root.join(format!("boot/vmlinuz-{release}")), modules.join(&release).join("vmlinuz")];
         let image = places.into_iter().find(|path| path.exists()).context("a kernel without an image")?;
-        let archive = cache.path(&format!("modules-{label}.{:x}.cpio", hash_of_modules()));
+        let archive = cache.path(&format!("modules-{label}.{:x}.cpio", hash_of(&MODULES)));
         if !archive.exists() {
             cache.remove(&format!("modules-{label}."))?;
             let stage = cache.path(&format!("stage-{}", std::process::id()));
@@ -115,10 +116,10 @@ impl Kernel {
     }
 }
 
-/// Number that is another one once cells use other modules.
-fn hash_of_modules() -> u64 {
+/// Number that is another one once cells use other modules or packages.
+fn hash_of(names: &[&str]) -> u64 {
     let mut hasher = DefaultHasher::new();
-    MODULES.hash(&mut hasher);
+    names.hash(&mut hasher);
     hasher.finish()
 }
 
@@ -217,7 +218,11 @@ pub(super) fn root_file_system(cache: &Cache, programs: &[PathBuf], has_devices:
         libraries.extend(libraries_of(program)?);
     }
     if has_devices {
-        let unpacked = cache.unpacked("tools", Suites::Stable, &TOOL_PACKAGES)?;
+        let unpacked = cache.unpacked(
+            &format!("tools.{:x}", hash_of(&TOOL_PACKAGES)),
+            Suites::Stable,
+            &TOOL_PACKAGES,
+        )?;
         for path in TOOLS {
             let program = unpacked.join(path);
             archive.copy(path, &program)?;
