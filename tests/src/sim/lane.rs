@@ -250,6 +250,7 @@ impl Lane {
                         .ledger
                         .fail("what is sent was asked for", || format!("{:?}", transmit.header));
                 };
+                around.ledger.note_reply_handle(&transmit.header, message);
                 around.ledger.submitted(message);
                 let name = &self.name;
                 around.trace.say(|| format!("{name} submits {message:?} {:?}", transmit.header.destination));

@@ -139,6 +139,16 @@ impl Ledger {
         self.replies.insert((interface_cookie, object_cookie), number);
     }
 
+    /// Notes the handle that a GET brings, which its REPLY will name: one for a part of a descriptor has a
+    /// handle of its own, which its program does not see.
+    pub(super) fn note_reply_handle(&mut self, header: &Header, (number, _): (u32, Leg)) {
+        if let Body::Get { match_bits, return_md, .. } = header.body
+            && match_bits != PING_MATCH_BITS
+        {
+            self.await_reply(return_md.interface_cookie, return_md.object_cookie, number);
+        }
+    }
+
     /// The message that a header is of.
     pub(super) fn identify(&mut self, header: &Header) -> Option<(u32, Leg)> {
         let (number, leg) = match header.body {
