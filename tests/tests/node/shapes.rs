@@ -139,7 +139,8 @@ fn misdirected_frames_are_handed_over() {
     assert!(plan.is_done(), "of {count} operations {arrived} arrived, {ended} ended; {lost:?}, {account:?}");
     assert!(lost.iter().all(|(name, _)| name == "misdirected"), "{lost:?}");
     let misdirected: u64 = lost.iter().map(|(_, count)| count).sum();
-    assert!(misdirected as usize > count / 2 && misdirected as usize <= count, "{misdirected} of {count}");
+    // Messages share frames, of which each counts once.
+    assert!(misdirected as usize > count / 4 && misdirected as usize <= count, "{misdirected} of {count}");
 }
 
 #[test]
