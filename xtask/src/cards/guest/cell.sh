@@ -68,7 +68,8 @@ device() {
 			ip link add upper type ipip local "10.98.0.$id" remote "10.98.0.$other"
 		;;
 	tun)
-		ip address add "10.98.0.$id/24" dev eth0 && ip link set eth0 up || return 1
+		# Nothing in a machine loads the module for who opens its device.
+		modprobe tun && ip address add "10.98.0.$id/24" dev eth0 && ip link set eth0 up || return 1
 		setsid socat TUN,tun-name=upper,tun-type=tun,iff-no-pi "UDP4-DATAGRAM:10.98.0.$other:4000,bind=10.98.0.$id:4000" \
 			> /tmp/socat.log 2>&1 &
 		echo $! > /run/socat.pid
