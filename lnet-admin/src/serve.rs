@@ -66,8 +66,9 @@ pub fn serve(
                     .apply_batch(ChangeSet { changes: vec![configure], dry_run: false, generation: None })
                     .await?;
             }
-            info!(socket = %options.socket.display(), "ready");
+            // First: who reads the line may send a signal at once.
             ready();
+            info!(socket = %options.socket.display(), "ready");
             server::serve(listener, ServerLimits::default(), &control, stop).await;
             control.shut_down().await;
             Ok(())
