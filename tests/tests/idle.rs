@@ -31,6 +31,17 @@ fn processor_time() -> Duration {
     Duration::from_millis(10) * (fields[11].parse::<u32>().unwrap() + fields[12].parse::<u32>().unwrap())
 }
 
+/// Times that the threads of this process went to sleep.
+fn sleeps() -> u64 {
+    let threads = std::fs::read_dir("/proc/self/task").unwrap().flatten();
+    let statuses = threads.map(|thread| std::fs::read_to_string(thread.path().join("status")).unwrap());
+    let count = |status: String| {
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        line.unwrap().trim().parse::<u64>().unwrap()
+    };
+    statuses.map(count).sum()
+}
+
 /// A node with the limits of a daemon: two shards that sleep as soon as there is nothing to do, an NI over
 /// rings and one over sockets.
 fn start(namespace: &Namespace) -> Lnet {
@@ -74,6 +85,8 @@ fn after_rests(near: &Lnet, far: &Lnet, rail: u16, namespace: &Namespace) -> Vec
 #[test]
 fn a_node_that_is_idle_costs_little() {
     const MOST_KIB: u64 = 12 << 10;
+    // Both shards and the thread that controls the node sleep some 30 times a second together.
+    const MOST_SLEEPS: u64 = 200;
     if !require_privilege("nodes over veth", &NETNS_NODES) {
         return;
     }
@@ -81,9 +94,10 @@ fn a_node_that_is_idle_costs_little() {
     let before_kib = resident_kib();
     let near = start(netns.a());
     std::thread::sleep(Duration::from_millis(300));
-    let begun = (Instant::now(), processor_time());
+    let (begun, slept) = ((Instant::now(), processor_time()), sleeps());
     std::thread::sleep(Duration::from_secs(3));
     let used = processor_time() - begun.1;
+    let slept = sleeps() - slept;
     let share = used.as_secs_f64() / begun.0.elapsed().as_secs_f64();
     let census = near.with_node(|node| node.frames()).unwrap();
     let umem_kib = u64::from(census.user + census.kernel) * u64::from(CHUNK_BYTES) / 1024;
@@ -92,8 +106,10 @@ fn a_node_that_is_idle_costs_little() {
     println!(
         "resident: {before_kib} KiB before, {resident_kib} KiB with the node, {umem_kib} KiB of these its UMEM"
     );
-    println!("idle: {:.2} % of a CPU", share * 100.0);
-    assert!(share < 0.01, "{used:?} of processor time in 3 s");
+    println!("idle: {slept} sleeps, {:.2} % of a CPU", share * 100.0);
+    assert!(slept < MOST_SLEEPS, "{slept} sleeps in 3 s");
+    // The kernel counts in steps of 10 ms, and a build that is not optimised takes its time.
+    assert!(share < 0.05, "{used:?} of processor time in 3 s");
     assert!(besides_kib < MOST_KIB, "{besides_kib} KiB besides the UMEM");
 
     let far = start(netns.b());
