@@ -224,15 +224,27 @@ fn plot(rows: &[&Measured], path: &Path) -> anyhow::Result<()> {
             format!("{:.*}", (*nines - 2.0).max(0.0) as usize, 100.0 * (1.0 - 10f64.powf(-nines)))
         })
         .draw()?;
-    for (index, row) in rows.iter().enumerate() {
+    let lines = rows.iter().map(|row| {
+        let nines = (0..=400).map(|step| NINES * f64::from(step) / 400.0);
+        (row.name.as_str(), nines.map(|nines| (nines, at(row, nines))).collect())
+    });
+    draw_lines(&mut chart, lines)?;
+    Ok(root.present()?)
+}
+
+/// Draws lines into a chart, each by its name and its points, and says which is which.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn draw_lines<'a, X: Ranged<ValueType = f64>, Y: Ranged<ValueType = f64>>(
+    chart: &mut ChartContext<'a, SVGBackend<'a>, Cartesian2d<X, Y>>,
+    lines: impl Iterator<Item = (impl Into<String>, Vec<(f64, f64)>)>,
+) -> anyhow::Result<()> {
+    for (index, (name, points)) in lines.enumerate() {
         let style = Palette99::pick(index).stroke_width(2);
-        let points = (0..=400).map(|step| {
-            let nines = NINES * f64::from(step) / 400.0;
-            (nines, at(row, nines))
-        });
         chart
             .draw_series(LineSeries::new(points, style))?
-            .label(&row.name)
+            .label(name)
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], style));
     }
     chart
@@ -241,5 +253,5 @@ fn plot(rows: &[&Measured], path: &Path) -> anyhow::Result<()> {
         .border_style(BLACK)
         .position(SeriesLabelPosition::UpperLeft)
         .draw()?;
-    Ok(root.present()?)
+    Ok(())
 }

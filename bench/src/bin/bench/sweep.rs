@@ -15,6 +15,7 @@ use lnet_bench::measure::{self, Endpoint};
 use lnet_bench::messages::{self, EndConfig, Operation};
 use lnet_bench::options::{Options, Setup};
 use lnet_bench::others::{Other, UcxTest};
+use lnet_bench::output;
 use lnet_bench::threaded;
 use plotters::prelude::*;
 use serde::Serialize;
@@ -187,20 +188,11 @@ fn plot(lines: &[Line], path: &Path) -> anyhow::Result<()> {
         .y_label_area_size(70)
         .build_cartesian_2d((1.0..BYTES_MAX as f64).log_scale(), (least * 0.8..most * 1.25).log_scale())?;
     chart.configure_mesh().x_desc("payload, bytes").y_desc("ns").draw()?;
-    for (index, line) in lines.iter().enumerate() {
-        let style = Palette99::pick(index).stroke_width(2);
+    let drawn = lines.iter().map(|line| {
         let points = line.points.iter().map(|(bytes, ns)| (*bytes as f64, *ns));
-        chart
-            .draw_series(LineSeries::new(points, style))?
-            .label(&line.name)
-            .legend(move |(x, y)| PathElement::new([(x, y), (x + 20, y)], style));
-    }
-    chart
-        .configure_series_labels()
-        .background_style(WHITE)
-        .border_style(BLACK)
-        .position(SeriesLabelPosition::UpperLeft)
-        .draw()?;
+        (line.name.as_str(), points.collect())
+    });
+    output::draw_lines(&mut chart, drawn)?;
     Ok(root.present()?)
 }
 
