@@ -47,19 +47,8 @@ const PROGRAMS: [(&str, &str); 5] =
     [("sh", "bin/sh"), ("ip", "sbin/ip"), ("tc", "sbin/tc"), ("ss", "sbin/ss"), ("ethtool", "sbin/ethtool")];
 /// Programs that devices upon a NIC want, of packages that are unpacked and not installed.
 const TOOLS: [&str; 3] = ["usr/bin/socat", "usr/bin/wg", "usr/bin/teamnl"];
-/// Packages of [`TOOLS`], and of libraries that are hardly installed.
-const TOOL_PACKAGES: [&str; 10] = [
-    "socat",
-    "libwrap0",
-    "wireguard-tools",
-    "libteam-utils",
-    "libteam5",
-    "libnl-3-200",
-    "libnl-genl-3-200",
-    "libnl-cli-3-200",
-    "libnl-nf-3-200",
-    "libnl-route-3-200",
-];
+/// Packages of [`TOOLS`].
+const TOOL_PACKAGES: [&str; 3] = ["socat", "wireguard-tools", "libteam-utils"];
 /// Directories in which those packages have libraries.
 const LIBRARIES: [&str; 2] = ["usr/lib/x86_64-linux-gnu", "lib/x86_64-linux-gnu"];
 /// Applets of busybox that hide none of [`PROGRAMS`], and are programs of their own.
@@ -218,10 +207,11 @@ pub(super) fn root_file_system(cache: &Cache, programs: &[PathBuf], has_devices:
         libraries.extend(libraries_of(program)?);
     }
     if has_devices {
-        let unpacked = cache.unpacked(
+        let unpacked = cache.unpacked_with_needs(
             &format!("tools.{:x}", hash_of(&TOOL_PACKAGES)),
             Suites::Stable,
             &TOOL_PACKAGES,
+            &["socat", "wireguard", "libteam"],
         )?;
         for path in TOOLS {
             let program = unpacked.join(path);
@@ -250,7 +240,7 @@ pub(super) fn root_file_system(cache: &Cache, programs: &[PathBuf], has_devices:
 }
 
 /// A program of this machine: `sbin` is not on every user's PATH.
-fn find(name: &str) -> Option<PathBuf> {
+pub(super) fn find(name: &str) -> Option<PathBuf> {
     let paths = std::env::var_os("PATH").unwrap_or_default();
     let more = ["/usr/sbin", "/sbin", "/usr/bin", "/bin"].map(PathBuf::from);
     let found = std::env::split_paths(&paths).chain(more).map(|directory| directory.join(name));

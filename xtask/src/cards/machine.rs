@@ -15,10 +15,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use xtask::command::{output, say};
+use xtask::command::{output, output_of, say};
 use xtask::netns;
 
-use super::image::Kernel;
+use super::image::{Kernel, find};
 use super::packages::{Cache, Suites};
 use super::table::Boot;
 
@@ -55,18 +55,26 @@ pub(super) struct Qemu {
 }
 
 impl Qemu {
-    /// The machine's own QEMU, which `setup` installs.
-    pub(super) fn installed() -> Self {
-        Self { program: PathBuf::from("qemu-system-x86_64"), unpacked: None }
+    /// The machine's own QEMU, or Debian's where it has none.
+    ///
+    /// # Errors
+    /// Names the package that could not be had.
+    pub(super) fn any(cache: &Cache) -> Result<Self> {
+        if find("qemu-system-x86_64").is_some() {
+            return Ok(Self { program: PathBuf::from("qemu-system-x86_64"), unpacked: None });
+        }
+        Self::newer(cache)
     }
 
-    /// QEMU of Debian's backports, which has more models of NICs. The installed one brings its libraries.
+    /// QEMU of Debian's backports, which has more models of NICs than older ones. It is not installed: no
+    /// package of this machine is removed for it.
     ///
     /// # Errors
     /// Names the package that could not be had.
     pub(super) fn newer(cache: &Cache) -> Result<Self> {
-        let packages = ["qemu-system-x86", "qemu-system-common", "qemu-system-data", "seabios"];
-        let unpacked = cache.unpacked("qemu", Suites::Backports, &packages)?;
+        let sources = ["qemu", "seabios", "ipxe"];
+        let unpacked =
+            cache.unpacked_with_needs("qemu-10", Suites::Backports, &["qemu-system-x86"], &sources)?;
         Ok(Self { program: unpacked.join("usr/bin/qemu-system-x86_64"), unpacked: Some(unpacked) })
     }
 
@@ -75,8 +83,8 @@ impl Qemu {
     /// # Errors
     /// When it does not run.
     pub(super) fn version(&self) -> Result<String> {
-        let answer = output(&self.program.to_string_lossy(), ["--version"]);
-        let answer = answer.context("missing for virtual machines: QEMU (package qemu-system-x86)")?;
+        let answer = output_of(self.with_libraries(&mut Command::new(&self.program)).arg("--version"));
+        let answer = answer.context("QEMU (package qemu-system-x86) does not run")?;
         let version = answer.split_whitespace().nth(3);
         Ok(version.context("QEMU tells no version")?.to_owned())
     }
@@ -84,12 +92,23 @@ impl Qemu {
     fn command(&self, namespace: &str) -> Command {
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "ip", "netns", "exec", namespace]).arg(&self.program);
-        if let Some(unpacked) = &self.unpacked {
-            let libraries = unpacked.join("usr/lib/x86_64-linux-gnu");
-            command.env("QEMU_MODULE_DIR", libraries.join("qemu")).env("LD_LIBRARY_PATH", libraries);
-            for share in ["usr/share/qemu", "usr/share/seabios"] {
+        self.with_libraries(&mut command);
+        for share in ["usr/share/qemu", "usr/share/seabios", "usr/lib/ipxe/qemu"] {
+            if let Some(unpacked) = &self.unpacked {
                 command.arg("-L").arg(unpacked.join(share));
             }
+        }
+        command
+    }
+
+    /// Has a command find QEMU's libraries where they are unpacked.
+    fn with_libraries<'a>(&self, command: &'a mut Command) -> &'a mut Command {
+        if let Some(unpacked) = &self.unpacked {
+            let libraries = unpacked.join("usr/lib/x86_64-linux-gnu");
+            let path = std::env::join_paths([&libraries, &unpacked.join("lib/x86_64-linux-gnu")]);
+            command
+                .env("QEMU_MODULE_DIR", libraries.join("qemu"))
+                .envs(path.map(|path| ("LD_LIBRARY_PATH", path)));
         }
         command
     }

@@ -79,8 +79,8 @@ pub(crate) fn cards(root: &Path, options: &Options) -> Result<()> {
     setup::ensure_machine_tools()?;
     let mut programs = programs(root)?;
     programs.push(cargo::build_example(root, "lnet-user", "request_reply")?);
-    let mut lab = Lab::open(root, cache, &programs, true)?;
-    lab.qemu = Qemu::newer(&lab.cache)?;
+    let qemu = Qemu::newer(&cache)?;
+    let mut lab = Lab::open(root, cache, qemu, (&programs, true))?;
     let is_due = |cell: &&Cell| options.again || outcomes.of(&cell.to_string()).is_none();
     let due: Vec<_> = chosen.iter().filter(is_due).copied().collect();
     for (index, cell) in due.iter().enumerate() {
@@ -104,7 +104,9 @@ pub(crate) fn cards(root: &Path, options: &Options) -> Result<()> {
 /// Names what is missing, or says what failed.
 pub(crate) fn short(root: &Path, programs: &[PathBuf]) -> Result<String> {
     setup::ensure_machine_tools()?;
-    let mut lab = Lab::open(root, Cache::open()?, programs, false)?;
+    let cache = Cache::open()?;
+    let qemu = Qemu::any(&cache)?;
+    let mut lab = Lab::open(root, cache, qemu, (programs, false))?;
     let outcome = lab.run(table::short())?;
     if let Some(failure) = outcome.failure {
         anyhow::bail!("{}: {failure}", outcome.cell);
@@ -120,6 +122,7 @@ pub(crate) fn short(root: &Path, programs: &[PathBuf]) -> Result<String> {
 pub(crate) fn fetch() -> Result<()> {
     setup::ensure_machine_tools()?;
     let cache = Cache::open()?;
+    Qemu::any(&cache)?.version()?;
     image::root_file_system(&cache, &[], false)?;
     Kernel::prepare(&cache, table::SMALL).map(drop)
 }
@@ -163,14 +166,20 @@ struct Up {
 }
 
 impl Lab {
-    fn open(root: &Path, cache: Cache, programs: &[PathBuf], has_devices: bool) -> Result<Self> {
+    /// A lab whose machines have these programs, and the tools of devices upon a NIC if cells have any.
+    fn open(
+        root: &Path,
+        cache: Cache,
+        qemu: Qemu,
+        (programs, has_devices): (&[PathBuf], bool),
+    ) -> Result<Self> {
         netns::remove_stale()?;
         machine::remove_stale()?;
         let root_file_system = image::root_file_system(&cache, programs, has_devices)?;
         let mut git = std::process::Command::new("git");
         let commit = output_of(git.args(["describe", "--always", "--dirty"]).current_dir(root));
         let commit = commit.map_or_else(|_| "unknown".to_owned(), |commit| commit.trim().to_owned());
-        Ok(Self { cache, qemu: Qemu::installed(), root_file_system, commit, up: None })
+        Ok(Self { cache, qemu, root_file_system, commit, up: None })
     }
 
     /// Runs a cell, on the machines that are up if they are of its kind.

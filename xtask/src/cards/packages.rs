@@ -16,6 +16,9 @@ const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 /// Mirrors where apt knows no others: of releases, and of their security updates.
 const MIRRORS: [&str; 2] = ["http://deb.debian.org/debian", "http://deb.debian.org/debian-security"];
 
+/// dpkg's list of what is installed.
+const INSTALLED: &str = "/var/lib/dpkg/status";
+
 /// Suites that packages come from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Suites {
@@ -23,7 +26,7 @@ pub(super) enum Suites {
     Old,
     /// Debian 12 with its security updates.
     Stable,
-    /// Debian 12 with its backports and security updates.
+    /// Debian 12 with its backports, which come first, and security updates.
     Backports,
     /// Newest packages.
     Unstable,
@@ -40,13 +43,24 @@ impl Suites {
     }
 
     /// Lines for apt, for mirrors of releases and of security updates.
-    fn sources(self, [releases, security]: &[String; 2]) -> String {
+    fn sources(self, mirrors: &[String; 2]) -> String {
+        let [releases, security] = mirrors;
         let line = |mirror: &str, suite: &str| format!("deb [signed-by={KEYS}] {mirror} {suite} main\n");
         match self {
             Self::Old => line(releases, "bullseye"),
             Self::Stable => line(releases, "bookworm") + &line(security, "bookworm-security"),
-            Self::Backports => line(releases, "bookworm-backports") + &line(security, "bookworm-security"),
+            Self::Backports => line(releases, "bookworm-backports") + &Self::Stable.sources(mirrors),
             Self::Unstable => line(releases, "sid"),
+        }
+    }
+
+    /// The suite whose packages come before newer ones of the others.
+    const fn first(self) -> &'static str {
+        match self {
+            Self::Old => "bullseye",
+            Self::Stable => "bookworm",
+            Self::Backports => "bookworm-backports",
+            Self::Unstable => "sid",
         }
     }
 }
@@ -93,69 +107,101 @@ impl Cache {
     /// # Errors
     /// Names the package that could not be had, and why.
     pub(super) fn unpacked(&self, what: &str, suites: Suites, patterns: &[&str]) -> Result<PathBuf> {
+        self.unpack(what, patterns, |archives| {
+            let apt = self.apt(suites)?;
+            let names = output_of(apt("apt-cache").arg("pkgnames"))?;
+            for pattern in patterns {
+                let Some(name) = newest(&names, pattern)? else {
+                    bail!("no package {pattern} in Debian's {} suites", suites.name())
+                };
+                output_of(apt("apt-get").args(["-q", "download", &name]).current_dir(archives))?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The directory into which these packages are unpacked, with all that they depend on and that this
+    /// system lacks. Nothing of the source packages `sources` counts as installed, in whatever version.
+    ///
+    /// # Errors
+    /// Names the packages that could not be had, and why.
+    pub(super) fn unpacked_with_needs(
+        &self,
+        what: &str,
+        suites: Suites,
+        packages: &[&str],
+        sources: &[&str],
+    ) -> Result<PathBuf> {
+        self.unpack(what, packages, |archives| {
+            let apt = self.apt(suites)?;
+            let installed = fs::read_to_string(INSTALLED).with_context(|| INSTALLED.to_owned())?;
+            let status = archives.join("status");
+            fs::write(&status, without(&installed, sources))?;
+            fs::create_dir_all(archives.join("partial"))?;
+            let mut command = apt("apt-get");
+            command.arg(option("Dir::State::status", &status)).arg(option("Dir::Cache::archives", archives));
+            command.args(["-q", "-y", "--no-install-recommends", "--download-only", "-t", suites.first()]);
+            output_of(command.arg("install").args(packages))?;
+            Ok(())
+        })
+    }
+
+    /// Has packages fetched into a directory, and unpacks them, unless that was done before.
+    fn unpack(
+        &self,
+        what: &str,
+        packages: &[&str],
+        fetch: impl FnOnce(&Path) -> Result<()>,
+    ) -> Result<PathBuf> {
         let directory = self.path("unpacked").join(what);
         if directory.exists() {
             return Ok(directory);
         }
+        let archives = self.path(&format!("archives-{}", std::process::id()));
         let part = directory.with_extension(format!("{}.part", std::process::id()));
         let unpack = || {
-            fs::create_dir_all(&part)?;
-            for pattern in patterns {
-                let package = self.fetch(suites, pattern)?;
-                output_of(Command::new("dpkg-deb").arg("-x").args([&package, &part]))?;
-                fs::remove_dir_all(self.archives())?;
+            for directory in [&archives, &part] {
+                fs::create_dir_all(directory)?;
             }
+            fetch(&archives)?;
+            let (mut count, mut bytes) = (0, 0);
+            for package in fs::read_dir(&archives)?.flatten().map(|entry| entry.path()) {
+                if package.extension().is_some_and(|end| end == "deb") {
+                    output_of(Command::new("dpkg-deb").arg("-x").args([&package, &part]))?;
+                    (count, bytes) = (count + 1, bytes + fs::metadata(&package)?.len());
+                }
+            }
+            ensure!(count > 0, "apt-get fetched nothing");
+            say(format_args!("cards: fetched {what}, {:.1} MB", bytes as f64 / 1e6));
             Ok(fs::rename(&part, &directory)?)
         };
         let unpacked: Result<()> = unpack();
-        if unpacked.is_err() {
-            // The error that is told is the first one.
-            let _ = fs::remove_dir_all(&part);
-        }
+        // The error that is told is the first one.
+        let _ = fs::remove_dir_all(&archives);
+        let _ = fs::remove_dir_all(&part);
         let missing =
-            || format!("missing for virtual machines: {what} (Debian's packages {})", patterns.join(", "));
+            || format!("missing for virtual machines: {what} (Debian's packages {})", packages.join(", "));
         unpacked.map(|()| directory).with_context(missing)
-    }
-
-    /// Fetches the newest package of a name and gives its path.
-    fn fetch(&self, suites: Suites, pattern: &str) -> Result<PathBuf> {
-        let apt = self.apt(suites)?;
-        let names = output_of(apt("apt-cache").arg("pkgnames"))?;
-        let name = newest(&names, pattern)?;
-        let Some(name) = name else { bail!("no package {pattern} in Debian's {} suites", suites.name()) };
-        let archives = self.archives();
-        fs::create_dir_all(&archives)?;
-        output_of(apt("apt-get").args(["-q", "download", &name]).current_dir(&archives))?;
-        let found = fs::read_dir(&archives)?.flatten().map(|entry| entry.path());
-        let package = found.filter(|path| path.extension().is_some_and(|end| end == "deb")).last();
-        let package = package.with_context(|| format!("apt-get fetched no {name}"))?;
-        let bytes = fs::metadata(&package)?.len();
-        say(format_args!("cards: fetched {name}, {:.1} MB", bytes as f64 / 1e6));
-        Ok(package)
-    }
-
-    /// Where packages lie until they are unpacked.
-    fn archives(&self) -> PathBuf {
-        self.path(&format!("archives-{}", std::process::id()))
     }
 
     /// Programs of apt with lists and archives of their own, the lists being there.
     fn apt(&self, suites: Suites) -> Result<impl Fn(&str) -> Command> {
         ensure!(Path::new(KEYS).exists(), "missing: debian-archive-keyring ({KEYS})");
         let own = self.path("apt").join(suites.name());
+        let (sources, text) = (own.join("sources.list"), suites.sources(&mirrors()));
+        if fs::read_to_string(&sources).ok().as_ref() != Some(&text) && own.exists() {
+            // The lists are of other sources.
+            fs::remove_dir_all(&own)?;
+        }
         for directory in ["lists/partial", "archives/partial"] {
             fs::create_dir_all(own.join(directory))?;
         }
-        let sources = own.join("sources.list");
-        if !sources.exists() {
-            fs::write(&sources, suites.sources(&mirrors()))?;
-        }
-        let option = |name: &str, path: PathBuf| format!("-o{name}={}", path.display());
+        fs::write(&sources, text)?;
         let options = [
-            option("Dir::Etc::sourcelist", sources),
+            option("Dir::Etc::sourcelist", &sources),
             "-oDir::Etc::sourceparts=-".to_owned(),
-            option("Dir::State::lists", own.join("lists")),
-            option("Dir::Cache", own.clone()),
+            option("Dir::State::lists", &own.join("lists")),
+            option("Dir::Cache", &own),
             "-oAPT::Sandbox::User=root".to_owned(),
             "-oAcquire::Languages=none".to_owned(),
             "-oAcquire::IndexTargets::deb::DEP-11::DefaultEnabled=false".to_owned(),
@@ -185,6 +231,23 @@ fn mirrors() -> [String; 2] {
         found.unwrap_or(otherwise).trim().to_owned()
     };
     [mirror("bookworm", MIRRORS[0]), mirror("bookworm-security", MIRRORS[1])]
+}
+
+/// An option of apt that names a path.
+fn option(name: &str, path: &Path) -> String {
+    format!("-o{name}={}", path.display())
+}
+
+/// dpkg's list of what is installed, without the packages of some source packages.
+fn without(installed: &str, sources: &[&str]) -> String {
+    let source = |paragraph: &str| {
+        let field = |name| paragraph.lines().find_map(|line| line.strip_prefix(name));
+        let source = field("Source: ").or_else(|| field("Package: "))?;
+        source.split_whitespace().next().map(str::to_owned)
+    };
+    let kept = installed.split_inclusive("\n\n");
+    let kept = kept.filter(|text| source(text).is_none_or(|source| !sources.contains(&source.as_str())));
+    kept.collect()
 }
 
 /// The newest of the names, one a line, that match a pattern as a whole.
@@ -219,10 +282,21 @@ mod tests {
     }
 
     #[test]
+    fn packages_of_a_source_count_as_absent() {
+        let kept = "Package: libc6\nSource: glibc\n\n";
+        let utils = "Package: qemu-utils\nSource: qemu (1:7.2)\nDepends: libc6\n\n";
+        let installed = format!("{utils}{kept}Package: socat\nVersion: 1\n\n");
+        let left = without(&installed, &["qemu", "socat"]);
+        assert_eq!(left, kept);
+        assert_eq!(without(&installed, &["utils"]), installed);
+    }
+
+    #[test]
     fn sources_name_the_mirrors_and_the_suites() {
         let mirrors = ["http://a/debian".to_owned(), "http://b/security".to_owned()];
         let lines = Suites::Backports.sources(&mirrors);
         assert!(lines.contains("] http://a/debian bookworm-backports main\n"), "{lines}");
+        assert!(lines.contains("] http://a/debian bookworm main\n"), "{lines}");
         assert!(lines.contains("] http://b/security bookworm-security main\n"), "{lines}");
         assert_eq!(Suites::Unstable.sources(&mirrors).lines().count(), 1);
     }

@@ -207,8 +207,7 @@ pub(crate) fn ensure_test_tools() -> anyhow::Result<()> {
 /// # Errors
 /// Names what is missing, why it could not be installed, and the command that would do it.
 pub(crate) fn ensure_machine_tools() -> anyhow::Result<()> {
-    const TOOLS: [(&str, &str); 9] = [
-        ("qemu-system-x86_64", "qemu-system-x86"),
+    const TOOLS: [(&str, &str); 8] = [
         ("dpkg-deb", "dpkg"),
         ("depmod", "kmod"),
         ("ethtool", "ethtool"),
@@ -229,10 +228,10 @@ pub(crate) fn ensure_machine_tools() -> anyhow::Result<()> {
         missing.push("debian-archive-keyring");
     }
     if !missing.is_empty() {
-        let needs = "virtual machines need QEMU, and Debian's packages of kernels (`--no-vm` does without)";
+        let needs = "virtual machines need Debian's packages of QEMU and kernels (`--no-vm` does without)";
         apt::install(&missing, "virtual machines with other kernels and NICs").context(needs)?;
     }
-    eprintln!("setup: virtual machines with qemu-system-x86_64, kernels by apt");
+    eprintln!("setup: virtual machines with QEMU and kernels by apt");
     Ok(())
 }
 
