@@ -107,13 +107,14 @@ impl Pair {
     /// Sends loads both ways by nets with ports of their own, and checks that each of so many queues has
     /// received frames.
     fn spread(&mut self, queues: u8) -> Result<()> {
+        // The other machine has one by now.
+        self.machines[0].run("cell target").context("load")?;
         for (net, port) in PORTS.iter().enumerate().skip(1) {
             both(&mut self.machines, |machine| {
                 machine.run(&format!("cell add xdp{net} '' {port}")).map(drop)
             })
             .context("net add")?;
             for (from, to) in [(0, 1), (1, 0)] {
-                self.machines[to].run("cell target").context("load")?;
                 let load = format!("cell load 10.97.0.{}@xdp{net} {NET_MESSAGES}", to + 1);
                 self.machines[from].run(&load).context("load")?;
             }

@@ -30,6 +30,7 @@ device() {
 		ip link set "$name" nomaster 2> /dev/null
 		ip address flush dev "$name"
 		ip link set "$name" down
+		ip link set "$name" address "$(ethtool -P "$name" | grep -oE '([0-9a-f]{2}:){5}[0-9a-f]{2}')"
 	done
 	ip link set eth0 mtu "$2" || return 1
 	device=upper
@@ -50,6 +51,8 @@ device() {
 		;;
 	team)
 		ip link add upper type team && teamnl upper setoption mode activebackup || return 1
+		# As teamd does: the kernel gives the team an address that none of its ports has.
+		for name in upper eth1; do ip link set "$name" address "$(cat /sys/class/net/eth0/address)" || return 1; done
 		ip link set eth0 master upper && ip link set eth1 master upper && ip link set eth0 up && ip link set eth1 up &&
 			teamnl upper setoption activeport "$(cat /sys/class/net/eth0/ifindex)"
 		;;
