@@ -38,8 +38,11 @@ named! {
 pub struct XferCounters {
     /// Frames with data, or about deferred messages, that were polled.
     pub frames_sent: u64,
-    /// Sent frames whose content had been sent before.
+    /// Sent frames whose content had been sent before, and counted as lost.
     pub frames_resent: u64,
+    /// Sent frames whose content had been sent before its message began anew, mostly since the receiver had
+    /// deferred it.
+    pub frames_sent_anew: u64,
     /// Sent frames that probed, since nothing had been heard for too long.
     pub probes: u64,
     /// Messages that travelled in the frame of another one.

@@ -122,6 +122,9 @@ impl XdpLnd {
         for (name, count) in [
             ("frames sent", recovery.frames_sent),
             ("frames resent", recovery.frames_resent),
+            ("frames sent anew", recovery.frames_sent_anew),
+            ("messages deferred", recovery.messages_deferred),
+            ("messages pulled", recovery.messages_pulled),
             ("probes", recovery.probes),
             ("messages bundled", recovery.messages_bundled),
             ("acks alone", recovery.acks_sent),

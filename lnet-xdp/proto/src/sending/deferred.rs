@@ -116,7 +116,7 @@ impl SendingSide {
         self.deadlines.remove(&mut self.messages, slot);
         let message = &mut self.messages[slot];
         (message.stage, message.ticket, message.is_told) = (Stage::Deferred, Some(ticket), true);
-        (message.next_offset, message.begun) = (0, false);
+        message.rewind();
         let (peer, stream, portal) = (message.peer, message.stream, message.portal());
         if message.bundled {
             self.streams[stream].set_apart(now, portal);

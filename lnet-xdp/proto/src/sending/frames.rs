@@ -337,8 +337,13 @@ impl SendingSide {
         stream.next_number += 1;
         stream.outstanding.push_back(&mut self.items, item);
         let item = &mut self.items[item];
+        let is_anew = match item.cargo {
+            Cargo::Fragment { message, offset, .. } => self.messages[message].was_sent_before(offset),
+            Cargo::Control(_) => false,
+        };
         sessions.local.counters.frames_sent += 1;
         sessions.local.counters.frames_resent += u64::from(item.sends != 0);
+        sessions.local.counters.frames_sent_anew += u64::from(item.sends == 0 && is_anew);
         (item.number, item.sent_at, item.overtaken_at, item.path) = (number, now, None, path);
         item.sends = item.sends.saturating_add(1);
         number

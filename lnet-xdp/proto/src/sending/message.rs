@@ -36,6 +36,8 @@ pub(crate) struct Outbound {
     pub(crate) next_offset: u32,
     /// Whether the first fragment was.
     pub(crate) begun: bool,
+    /// Payload bytes before this had been put into frames when it began anew; `None` if it never has.
+    pub(crate) sent_before_bytes: Option<u32>,
     /// When the first frame of it was polled since it began, if one was, and the number of that.
     pub(crate) first_sent: Option<(Instant, u64)>,
     /// Whether a frame of it had been polled when it began anew. Who refused it tells only of the frames that
@@ -117,6 +119,20 @@ impl Outbound {
     pub(crate) fn may_have_been_read_before(&self, lives_at: Option<Instant>) -> bool {
         let is_later = |sent_at| lives_at.is_some_and(|lives_at| sent_at >= lives_at);
         self.first_sent.is_some_and(|(sent_at, _)| self.is_told || !is_later(sent_at))
+    }
+
+    /// Nothing of it counts as put into frames any more.
+    pub(crate) fn rewind(&mut self) {
+        if self.begun {
+            self.sent_before_bytes = self.sent_before_bytes.max(Some(self.next_offset));
+        }
+        (self.next_offset, self.begun) = (0, false);
+    }
+
+    /// Whether what is at this offset had been put into a frame before it began anew.
+    #[inline]
+    pub(crate) fn was_sent_before(&self, offset: u32) -> bool {
+        self.sent_before_bytes.is_some_and(|bytes| offset == 0 || offset < bytes)
     }
 
     /// Whether all of it was put into frames.

@@ -184,6 +184,7 @@ impl SendingSide {
             stage: Stage::Waiting,
             next_offset: 0,
             begun: false,
+            sent_before_bytes: None,
             first_sent: None,
             was_sent: false,
             not_to: None,
@@ -382,7 +383,8 @@ impl SendingSide {
         }
         self.detach(slot);
         let message = &mut self.messages[slot];
-        (message.peer, message.stream, message.next_offset, message.begun) = (NONE, NONE, 0, false);
+        (message.peer, message.stream) = (NONE, NONE);
+        message.rewind();
         message.was_sent |= message.polled();
         (message.bundled, message.first_sent) = (false, None);
         self.dispatch(slot, call.sessions);

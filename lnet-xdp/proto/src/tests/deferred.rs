@@ -1,6 +1,7 @@
 //! Messages that wait at their receiver.
 
 use alloc::vec;
+use alloc::vec::Vec;
 use core::time::Duration;
 
 use lnet_core::lnd::{Cause, RxId, Status, Verdict};
@@ -100,6 +101,35 @@ fn a_message_that_waits_is_deferred_and_pulled() {
         resume(&mut network, deliver);
         network.run(SECOND * 10);
         network.assert_all_arrived(0, 1, 6);
+    }
+}
+
+/// What a sender had sent of a message before that was deferred goes once more when it is pulled, and counts.
+#[test]
+fn what_is_sent_once_more_of_a_deferred_message_is_counted() {
+    for length in [0, 40, 5000, 1 << 20] {
+        let mut network = network(1);
+        put(&mut network, 0, length);
+        network.run(SECOND);
+        assert_eq!(network.nodes[1].counters()[0].messages_deferred, 1);
+        let data = |network: &Network| -> Vec<u32> {
+            let frames = network.log.iter().filter(|frame| frame.header.kind == Kind::Data);
+            frames.map(|frame| frame.header.fragment_offset).collect()
+        };
+        let before = data(&network);
+        assert!(length != 1 << 20 || before.len() < 100, "{} frames before it is deferred", before.len());
+        let former = network.nodes[0].counters()[0];
+        assert_eq!(former.frames_sent_anew, 0);
+        resume(&mut network, deliver);
+        network.run(SECOND);
+        network.assert_all_arrived(0, 1, 1);
+        let after = data(&network).split_off(before.len());
+        let again = after.iter().filter(|offset| before.contains(offset)).count();
+        // An empty message is not pulled.
+        assert_eq!(again == 0, length == 0);
+        let counters = network.nodes[0].counters()[0];
+        assert_eq!(counters.frames_sent_anew, again as u64, "{length} bytes");
+        assert_eq!(counters.frames_resent, former.frames_resent, "none is lost");
     }
 }
 
