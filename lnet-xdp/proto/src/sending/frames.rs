@@ -1,6 +1,6 @@
 //! Messages and control frames become frames.
 
-use lnet_core::collections::{Link, NONE};
+use lnet_core::collections::{Link, List, NONE};
 use lnet_core::lnd::Span;
 use lnet_core::time::Instant;
 use lnet_wire::frame::{
@@ -12,7 +12,7 @@ use lnet_wire::steer::SteerKey;
 use super::SendingSide;
 use super::congestion::frame_cost;
 use super::item::{Cargo, SentItem};
-use super::message::Stage;
+use super::message::{Queued, Stage};
 use crate::contract::{BUNDLE_MAX, Content, Control, OutgoingFrame};
 use crate::sessions::{BASE_BYTES, Session, Sessions};
 
@@ -20,6 +20,9 @@ use crate::sessions::{BASE_BYTES, Session, Sessions};
 pub(crate) const SMALL_BYTES_MAX: u32 = 1024;
 /// Fragments of messages that were begun before the queue has its turn.
 const TURN_FRAGMENTS: u32 = 4;
+/// Messages of the queue that are looked at for a frame that several share: with two rails half of them go by
+/// the other one.
+const BUNDLE_LOOKS_MAX: usize = 2 * BUNDLE_MAX;
 /// Messages of several frames that are begun at once.
 const BEGUN_MAX: u32 = 4;
 
@@ -284,15 +287,20 @@ impl SendingSide {
         }
         let first = self.bundle[0];
         let limit = sessions.datagram_max(path);
-        while self.bundle.len() < BUNDLE_MAX {
-            let slot = self.streams[stream].queue.first();
-            let Some(message) = self.messages.get(slot) else { break };
+        let mut next = self.streams[stream].queue.first();
+        for _ in 0..BUNDLE_LOOKS_MAX {
+            let Some(slot) = List::<Queued>::step(&self.messages, &mut next) else { break };
+            let message = &self.messages[slot];
+            // Messages take the rails of a peer in turn, and those of one rail share frames all the same.
+            if message.path != self.messages[first].path {
+                continue;
+            }
             let length = message.total_bytes();
             let bytes = (RECORD_BYTES + LARGE_HEADER_BYTES) as u32 + length;
-            let fits = !message.begun
+            let fits = self.bundle.len() < BUNDLE_MAX
+                && !message.begun
                 && length <= shared_max
                 && self.shares_frames(slot, sessions)
-                && message.path == self.messages[first].path
                 && message.id - self.messages[first].id <= u64::from(u16::MAX)
                 && datagram_bytes + bytes <= limit
                 && self.free_items() != 0;

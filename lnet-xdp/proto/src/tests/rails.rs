@@ -40,6 +40,36 @@ fn send(network: &mut Network, count: u64, rails: &[u16], at_once: u64) -> [[usi
     found
 }
 
+/// Messages that take the rails in turn share frames as those of one rail do.
+#[test]
+fn messages_by_two_rails_share_frames() {
+    const COUNT: u64 = 200;
+    let frames = |rails: u64| {
+        let mut network = pair(1);
+        let nids = network.nodes[1].nids.clone();
+        let put = |network: &mut Network, number: u64| {
+            let (now, rail) = (network.now, number % rails);
+            network.nodes[0].put(now, &nids[rail as usize], rail as u16, 4, number, 64);
+        };
+        // Sessions, and a window that is open.
+        (0..16).for_each(|number| put(&mut network, number));
+        network.run(SECOND);
+        let before = network.nodes[0].counters()[0];
+        (16..COUNT).for_each(|number| put(&mut network, number));
+        network.run(SECOND);
+        network.assert_all_arrived(0, 1, COUNT);
+        let counters = network.nodes[0].counters()[0];
+        let by_rail = |rail| {
+            let frames = network.log.iter().filter(|frame| frame.ni == NiId(rail) && frame.lnet.is_some());
+            frames.map(|frame| 1 + frame.records.len()).sum::<usize>()
+        };
+        assert_eq!(by_rail(1) as u64, if rails == 2 { COUNT / 2 } else { 0 });
+        counters.frames_sent - before.frames_sent
+    };
+    let [one, two] = [1, 2].map(frames);
+    assert!(two <= one + 2, "{two} frames by two rails, {one} by one");
+}
+
 #[test]
 fn a_rail_that_loses_a_tenth_beside_a_clean_one_is_reported() {
     for seed in 0..10 {
