@@ -20,7 +20,8 @@ pub(crate) const fn has_share(has: u32, left: u32, most: u32) -> bool {
 pub struct Limits {
     /// Match entries, over all portals.
     pub match_entries: u32,
-    /// Memory descriptors.
+    /// Memory descriptors. As many GETs for parts of some may be under way; those that nothing answers count
+    /// for a transaction's time, where others want to start.
     pub memory_descs: u32,
     /// Event queues: by default 1024, which cost nothing before they are made.
     pub event_queues: u32,

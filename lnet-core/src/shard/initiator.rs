@@ -205,7 +205,7 @@ impl Shard {
         let part = part_of(get.md, &self.mds[slot], get.part)?;
         let return_md = match get.part {
             None => self.wire_handle(get.md),
-            Some(part) => self.await_part(slot, part).ok_or(SubmitError::RequestsFull)?,
+            Some(part) => self.await_part(now, slot, part).ok_or(SubmitError::RequestsFull)?,
         };
         let body = Body::Get {
             return_md,
@@ -228,8 +228,9 @@ impl Shard {
     }
 
     /// Awaits the REPLY to a GET for a part: how it is to be named.
-    fn await_part(&mut self, slot: u32, part: MdPart) -> Option<WireHandle> {
-        let (name, generation) = self.parts.begin(slot, part)?;
+    fn await_part(&mut self, now: Instant, slot: u32, part: MdPart) -> Option<WireHandle> {
+        let timeout = self.topology.tunables().transaction_timeout;
+        let (name, generation) = self.parts.begin((now, timeout), slot, part)?;
         self.mds[slot].options = self.mds[slot].options | MdOptions::IN_PART;
         let cookie = Cookie::new(CookieKind::MemoryDesc, self.id, name, generation);
         Some(WireHandle { interface_cookie: self.interface_cookie, object_cookie: cookie.0 })

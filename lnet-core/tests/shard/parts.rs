@@ -5,7 +5,9 @@ use lnet_core::lnd::{Cause, LndFacts, RxId, Span, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
 use lnet_core::shard::{GetRequest, MdPart, PutRequest, SubmitError};
 use lnet_core::stats::DropReason;
+use lnet_core::time::Instant;
 use lnet_core::topology::{LocalNi, Topology};
+use lnet_core::tunables::Tunables;
 use lnet_core::{Limits, ShardConfig};
 use lnet_wire::{Body, WireHandle};
 
@@ -184,4 +186,42 @@ fn a_get_that_was_never_sent_holds_up_no_other_part() {
     node.shard.sent(NOW, tx, Status::NeverSent(Cause::TooLong));
     assert_eq!(node.event().kind(), EventKind::Send);
     node.shard.get(NOW, &GetRequest { part: part(10, 10), ..get_request(md) }).unwrap();
+}
+
+/// A REPLY that is lost is awaited for a transaction's time where others want its place: a descriptor without
+/// a threshold outlives it.
+#[test]
+fn gets_that_nothing_answers_hold_up_others_for_a_while() {
+    let limits = Limits { memory_descs: 4, ..config().limits };
+    let mut node = Node::new(ShardConfig { limits, ..config() });
+    let endless = MdSpec { threshold: Threshold::Infinite, ..node.md(100) };
+    let [md, other] = [(); 2].map(|()| node.shard.bind(&endless).unwrap());
+    let timeout = Tunables::DEFAULT.transaction_timeout;
+    let get = |node: &mut Node, now: Instant, md, at| {
+        let handle = node.shard.get(now, &GetRequest { part: part(at, 1), ..get_request(md) });
+        let handle = handle.map(|()| asked(node));
+        node.events();
+        handle
+    };
+    let mut now = NOW;
+    let mut lost = Vec::new();
+    for round in 0..5 {
+        let handles = [0, 1, 2, 3].map(|at| get(&mut node, now, md, at).unwrap());
+        let early = Instant((now + timeout).0 - 1);
+        assert_eq!(get(&mut node, early, other, 4), Err(SubmitError::RequestsFull), "round {round}");
+        // One that comes in time finds its part, and makes room.
+        let span = Span { buffer: md.into(), offset_bytes: 2, length_bytes: 1 };
+        assert_eq!(node.arrive(&reply_of(handles[2], 1)), Verdict::Deliver(span));
+        lost.extend([handles[0], handles[1], handles[3]]);
+        node.events();
+        now = now + timeout;
+    }
+    let last = get(&mut node, now, other, 4).unwrap();
+    for late in &lost[..12] {
+        node.assert_drop(&reply_of(*late, 1), DropReason::UnknownMd);
+    }
+    assert!(matches!(node.arrive(&reply_of(last, 1)), Verdict::Deliver(span) if span.offset_bytes == 4));
+    for md in [md, other] {
+        node.shard.unlink(md).unwrap();
+    }
 }
