@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{Ordering, fence};
+use std::time::Duration;
 
 use aya::maps::{Array, HashMap, Map, MapData, MapError, PerCpuArray, XskMap};
 use aya::programs::links::FdLink;
@@ -36,6 +37,10 @@ const CONFIG_LOG: u32 = 1;
 const CONFIG_ADMISSION: u32 = 2;
 /// Entries of `ADMISSIONS`.
 const ADMISSIONS_MAX: u32 = 16;
+/// How often the program is loaded that is interrupted each time.
+const LOADS_MAX: u32 = 20;
+/// Time between two such loads.
+const LOAD_INTERVAL: Duration = Duration::from_millis(1);
 
 /// How a program is attached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -153,7 +158,9 @@ impl XdpProgram {
             Some(program) => program.try_into(),
             None => Err(ProgramError::UnexpectedProgramType),
         };
-        program.and_then(Xdp::load).map_err(|error| load_error(object, error))?;
+        program
+            .and_then(|program| uninterrupted(|| program.load(), |error| errno_of(error)))
+            .map_err(|error| load_error(object, error))?;
         Ok(Self {
             attachment: None,
             name,
@@ -507,6 +514,28 @@ fn take<M: TryFrom<Map, Error = MapError>>(
     })
 }
 
+/// Does it again while the verifier was interrupted (`EAGAIN` of `signal_pending` in `do_check`): work that
+/// io_uring has for a thread counts as a signal. Gives up in the end, as what interrupts may go on.
+///
+/// # Errors
+/// The last one.
+fn uninterrupted<T, E>(
+    mut load: impl FnMut() -> Result<T, E>,
+    errno_of: impl Fn(&E) -> Option<Errno>,
+) -> Result<T, E> {
+    let mut loaded = load();
+    for _ in 1..LOADS_MAX {
+        match &loaded {
+            Err(error) if errno_of(error) == Some(Errno::AGAIN) => {
+                std::thread::sleep(LOAD_INTERVAL);
+                loaded = load();
+            }
+            _ => break,
+        }
+    }
+    loaded
+}
+
 fn object_error(object: &Object, error: &EbpfError) -> BpfError {
     match errno_of(error) {
         Some(Errno::PERM) => BpfError::Privilege { action: "load the XDP program".to_owned() },
@@ -611,6 +640,23 @@ mod tests {
             "{error}"
         );
         assert!(matches!(XdpProgram::load(&object).unwrap_err(), BpfError::ObjectUnreadable { .. }));
+    }
+
+    #[test]
+    fn a_load_that_was_interrupted_is_tried_again_and_no_other() {
+        let check = |outcomes: &[Result<u8, Errno>], expected, count| {
+            let (mut left, mut loads) = (outcomes.iter().copied(), 0);
+            let load = || {
+                loads += 1;
+                left.next().unwrap_or(Err(Errno::AGAIN))
+            };
+            assert_eq!(uninterrupted(load, |error| Some(*error)), expected);
+            assert_eq!(loads, count);
+        };
+        check(&[Ok(1)], Ok(1), 1);
+        check(&[Err(Errno::AGAIN), Err(Errno::AGAIN), Ok(2)], Ok(2), 3);
+        check(&[Err(Errno::AGAIN), Err(Errno::PERM), Ok(3)], Err(Errno::PERM), 2);
+        check(&[], Err(Errno::AGAIN), LOADS_MAX);
     }
 
     #[test]
