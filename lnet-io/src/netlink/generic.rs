@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rustix::fd::AsFd;
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, netlink};
@@ -33,20 +33,32 @@ pub(super) fn family(name: &str) -> Result<Option<u16>, Errno> {
     }
 }
 
+/// A socket for one question about the network namespace in which it was opened, whichever thread asks.
+#[derive(Debug)]
+pub(super) struct Socket(OwnedFd);
+
+impl Socket {
+    /// Opens one, for the network namespace of the calling thread.
+    pub(super) fn open() -> Result<Self, Errno> {
+        let (family, kind, flags) = (AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC);
+        let socket = rustix::net::socket_with(family, kind, flags, Some(netlink::GENERIC))?;
+        set_socket_timeout(socket.as_fd(), Timeout::Recv, Some(PATIENCE))?;
+        Ok(Self(socket))
+    }
+
+    /// Asks a question with these attributes; the attributes of its answer.
+    pub(super) fn ask(self, family: u16, command: u8, attributes: &[u8]) -> Result<Vec<u8>, Errno> {
+        rustix::net::send(&self.0, &question(family, command, attributes), SendFlags::empty())?;
+        let mut answer = vec![0; 8192];
+        let (length, _) = rustix::net::recv(&self.0, &mut answer[..], RecvFlags::empty())?;
+        answer.truncate(length);
+        attributes_of(&answer).map(<[u8]>::to_vec)
+    }
+}
+
 /// Asks one question with these attributes; the attributes of its answer.
 pub(super) fn ask(family: u16, command: u8, attributes: &[u8]) -> Result<Vec<u8>, Errno> {
-    let socket = rustix::net::socket_with(
-        AddressFamily::NETLINK,
-        SocketType::RAW,
-        SocketFlags::CLOEXEC,
-        Some(netlink::GENERIC),
-    )?;
-    set_socket_timeout(socket.as_fd(), Timeout::Recv, Some(PATIENCE))?;
-    rustix::net::send(&socket, &question(family, command, attributes), SendFlags::empty())?;
-    let mut answer = vec![0; 8192];
-    let (length, _) = rustix::net::recv(&socket, &mut answer[..], RecvFlags::empty())?;
-    answer.truncate(length);
-    attributes_of(&answer).map(<[u8]>::to_vec)
+    Socket::open()?.ask(family, command, attributes)
 }
 
 /// A request of generic netlink.

@@ -1,10 +1,10 @@
 //! VLAN tags of the frames that XDP programs see: a device that takes them off does so before, and frames of
 //! all VLANs look untagged (Documentation/networking/ethtool-netlink.rst, `FEATURES_SET`).
 
-use std::io;
+use rustix::io::Errno;
 
 use super::NetlinkError;
-use super::generic::{ask, attribute, attribute_of, family, number};
+use super::generic::{Socket, attribute, attribute_of, family, number};
 
 /// The command of `ethtool` that sets features of a device (`ETHTOOL_MSG_FEATURES_SET`). Its answer has the
 /// features that were asked for and are otherwise, and those that are others now.
@@ -37,10 +37,13 @@ enum TagChange {
 }
 
 /// A device leaves VLAN tags in the frames that it receives while this lives; after that it does as before.
+/// Any thread may drop it, also one of another network namespace.
 #[derive(Debug)]
 pub struct VlanTags {
     interface_index: u32,
     change: TagChange,
+    /// What tells the device to do as before; none where that is what it does.
+    undo: Option<Wish>,
 }
 
 impl VlanTags {
@@ -49,8 +52,16 @@ impl VlanTags {
     /// # Errors
     /// [`NetlinkError::Kernel`] when the device is gone, or its driver fails.
     pub fn keep(interface_index: u32) -> Result<Self, NetlinkError> {
-        let change = takes_off(interface_index, false)?;
-        Ok(Self { interface_index, change })
+        Self::wish(interface_index)
+            .map_err(|errno| NetlinkError::Kernel { what: "set rx-vlan-offload", source: errno.into() })
+    }
+
+    fn wish(interface_index: u32) -> Result<Self, Errno> {
+        let Some([wish, undo]) = Wish::two()? else {
+            return Ok(Self { interface_index, change: TagChange::None, undo: None });
+        };
+        let change = wish.takes_off(interface_index, false)?;
+        Ok(Self { interface_index, change, undo: (change == TagChange::Made).then_some(undo) })
     }
 
     /// Whether the device takes tags off and cannot be told otherwise.
@@ -63,33 +74,46 @@ impl VlanTags {
 impl Drop for VlanTags {
     fn drop(&mut self) {
         // A device that has gone has nothing to be put back.
-        if self.change == TagChange::Made
-            && let Err(error) = takes_off(self.interface_index, true)
+        if let Some(undo) = self.undo.take()
+            && let Err(error) = undo.takes_off(self.interface_index, true)
         {
             tracing::debug!(%error, interface_index = self.interface_index, "VLAN tags are left in frames");
         }
     }
 }
 
-/// Tells a device whether to take tags off.
-fn takes_off(interface_index: u32, takes_off: bool) -> Result<TagChange, NetlinkError> {
-    let failed = |source: io::Error| NetlinkError::Kernel { what: "set rx-vlan-offload", source };
-    let family = family("ethtool").map_err(|errno| failed(errno.into()))?;
-    // Kernels before 5.8 have no such command.
-    let Some(family) = family else { return Ok(TagChange::None) };
-    let nested = |kind: u16, value: &[u8]| attribute(NESTED | kind, value);
-    let mut bit = attribute(BIT_NAME, TAKES_TAGS_OFF);
-    if takes_off {
-        bit.extend(attribute(BIT_VALUE, &[]));
+/// A way to tell a device something, once.
+#[derive(Debug)]
+struct Wish {
+    socket: Socket,
+    /// Id of the family `ethtool`.
+    family: u16,
+}
+
+impl Wish {
+    /// Two of them; `None` where the kernel has no such command, as before 5.8.
+    fn two() -> Result<Option<[Self; 2]>, Errno> {
+        let Some(family) = family("ethtool")? else { return Ok(None) };
+        let new = || Socket::open().map(|socket| Self { socket, family });
+        Ok(Some([new()?, new()?]))
     }
-    let asked = [
-        nested(HEADER, &attribute(DEVICE_INDEX, &interface_index.to_ne_bytes())),
-        nested(WANTED, &nested(BITS, &nested(BIT, &bit))),
-    ];
-    match ask(family, FEATURES_SET, &asked.concat()) {
-        Ok(answer) => Ok(change(&answer)),
-        Err(rustix::io::Errno::OPNOTSUPP) => Ok(TagChange::None),
-        Err(errno) => Err(failed(errno.into())),
+
+    /// Tells a device whether to take tags off.
+    fn takes_off(self, interface_index: u32, takes_off: bool) -> Result<TagChange, Errno> {
+        let nested = |kind: u16, value: &[u8]| attribute(NESTED | kind, value);
+        let mut bit = attribute(BIT_NAME, TAKES_TAGS_OFF);
+        if takes_off {
+            bit.extend(attribute(BIT_VALUE, &[]));
+        }
+        let asked = [
+            nested(HEADER, &attribute(DEVICE_INDEX, &interface_index.to_ne_bytes())),
+            nested(WANTED, &nested(BITS, &nested(BIT, &bit))),
+        ];
+        match self.socket.ask(self.family, FEATURES_SET, &asked.concat()) {
+            Ok(answer) => Ok(change(&answer)),
+            Err(Errno::OPNOTSUPP) => Ok(TagChange::None),
+            Err(errno) => Err(errno),
+        }
     }
 }
 
@@ -119,6 +143,8 @@ fn has_name(mut list: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
     use super::super::generic::tests::answered;
     use super::*;
 

@@ -550,7 +550,7 @@ impl XdpKind {
         if is_shared {
             return;
         }
-        let RingLink { interface, program, owners, .. } = net.links.remove(index);
+        let RingLink { interface, program, owners, _tags: tags, _log: log, .. } = net.links.remove(index);
         let queues = 0..owners.len() as u32;
         lock(&program).detach();
         for (queue, shard) in queues.clone().flat_map(|queue| (0..shards).map(move |shard| (queue, shard))) {
@@ -558,7 +558,9 @@ impl XdpKind {
             let _ = lock(&program).clear_socket(queue, shard);
         }
         programs.remove(&program, is_deaf);
+        // The program sees tags until its end, and its last lines are printed.
         drop(program);
+        drop((tags, log));
         drop(parts);
         if net.links.is_empty() {
             // The shards have given up their frames: they go with the memory.
