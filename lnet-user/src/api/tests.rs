@@ -1,6 +1,9 @@
 //! What cannot be seen from outside: a shard that panics, and what a turn allocates.
 
+use std::cell::RefCell;
 use std::future::IntoFuture;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
@@ -346,6 +349,59 @@ fn a_lone_awaited_put_is_driven_by_the_thread_that_awaits_it() {
     let waits = runtime.spawn(async move { quiet.next().await.map(drop) });
     runtime.block_on(put_until(2 * MOMENTS));
     assert!(!waits.is_finished());
+}
+
+/// A task that was woken is polled before other tasks of its thread, which have to wait, drive the shard again.
+#[test]
+fn a_task_that_was_woken_does_not_wait_for_those_that_drive() {
+    const TASKS: u64 = 32;
+    const DRIVEN: usize = 500;
+    let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
+    let shard = lnet.shard(0).unwrap();
+    let queues: Vec<_> = (0..TASKS).map(|_| shard.create_event_queue(256).unwrap()).collect();
+    for (queue, match_bits) in queues.iter().zip(0..) {
+        let options = MdOptions::PUT | MdOptions::MANAGE_REMOTE;
+        let spec = MdSpec::new(4, Threshold::Infinite, options, queue.handle());
+        shard.attach(&EntrySpec::new(PORTAL, match_bits), &spec, Buffer::zeroed(4)).unwrap().detach();
+    }
+    let source = MdSpec::new(4, Threshold::Infinite, MdOptions::NONE, queues[0].handle());
+    let source = shard.bind(&MdSpec { event_queue: None, ..source }, Buffer::zeroed(4)).unwrap();
+    let moments = || shard.end().thread.shared().moments();
+    let (begun, ends) = (std::time::Instant::now(), AtomicBool::new(false));
+    let mut waited = std::thread::scope(|scope| {
+        // One Put after the other, each for the next task: all the others wait.
+        scope.spawn(|| {
+            for match_bits in (0..TASKS).cycle().take_while(|_| !ends.load(Ordering::Relaxed)) {
+                let last = std::time::Instant::now();
+                while last.elapsed() < Duration::from_micros(20) {
+                    std::hint::spin_loop();
+                }
+                let target = Target::new(Nid::LO, PORTAL, match_bits);
+                source.put(&target, Ack::NotWanted, moments() as u64).start().unwrap();
+            }
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let (tasks, waited) = (tokio::task::LocalSet::new(), Rc::new(RefCell::new(Vec::new())));
+        for mut queue in queues {
+            let (waited, shared) = (Rc::clone(&waited), Arc::clone(shard.end().thread.shared()));
+            tasks.spawn_local(async move {
+                while waited.borrow().len() < DRIVEN && begun.elapsed() < Duration::from_secs(20) {
+                    let put = queue.next().await.unwrap().event.hdr_data().unwrap();
+                    // Where tasks have left the shard to its keeper, there is none.
+                    waited
+                        .borrow_mut()
+                        .extend(Some(shared.moments() - put as usize).filter(|count| *count > 0));
+                }
+            });
+        }
+        runtime.block_on(tasks);
+        ends.store(true, Ordering::Relaxed);
+        waited.take()
+    });
+    assert!(waited.len() >= DRIVEN, "tasks drove for {} Puts in {:?}", waited.len(), begun.elapsed());
+    waited.sort_unstable();
+    let median = waited[waited.len() / 2];
+    assert!(median <= 4, "{median} moments between a Put and the task that it is for");
 }
 
 /// What is queued, awaited or unlinked does not wait for another thread that has the shard: here for half a

@@ -9,9 +9,11 @@
 //!
 //! Invariants: what a task waits for wakes it, also where the runtime forgets that it was to be polled
 //! again. A thread drives for [`MOMENT`] at most, does not sleep in the shard, and has its runtime poll
-//! whatever is ready before it does so again; where no other task waits for a shard, every [`ALONE`]. A
-//! moment in which nothing came is the last one for a while, of all tasks of the thread: twice as long each
-//! time. Threads that drive shards anyway, and the one that controls the node, leave it at that.
+//! whatever is ready before it does so again; where no other task waits for a shard, every [`ALONE`]. Of its
+//! tasks one drives a shard at a time, and the others leave it to that one: else those that were woken would
+//! wait until each of the others had driven. A moment in which nothing came is the last one for a while, of
+//! all tasks of the thread: twice as long each time. Threads that drive shards anyway, and the one that
+//! controls the node, leave it at that.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -49,6 +51,8 @@ pub(super) struct Waits {
     polls: u64,
     /// Until when the runtime is not asked for other tasks.
     alone_until: Option<Instant>,
+    /// The shard that a task drove last until others were to be polled, by address, and when that was.
+    woken: Option<(usize, Instant)>,
 }
 
 impl Waits {
@@ -120,10 +124,10 @@ enum WaitStage {
     /// Nothing was waited for yet.
     Idle,
     /// The runtime polls what else is ready, and then this task.
-    Yields { polls: u64 },
+    Yields { since: Instant, polls: u64 },
     /// The thread drives, or tries to until then.
     Drives { until: Instant },
-    /// The keeper drives.
+    /// The keeper drives, or another task of the thread.
     Left,
 }
 
@@ -160,22 +164,31 @@ impl Wait {
         }
         let (now, is_driven) = (Instant::now(), self.shard.is_driven_in_pauses());
         let stage = self.stage;
-        let (is_eager, is_alone, polls) = waits(|waits| {
+        let own = self.address();
+        let (is_eager, is_alone, has_driver, polls) = waits(|waits| {
             waits.polls += 1;
             let is_eager =
                 if stage == WaitStage::Idle { waits.begin(now, is_driven) } else { waits.is_eager() };
-            if let WaitStage::Yields { polls } = stage {
+            let mut has_driver = false;
+            if let WaitStage::Yields { since, polls } = stage {
                 waits.alone_until = (waits.polls == polls + 1).then(|| now + ALONE);
+                has_driver = waits.woken.is_some_and(|(shard, woken_at)| shard == own && woken_at > since);
             }
-            (is_eager, waits.alone_until.is_some_and(|until| now < until), waits.polls)
+            (is_eager, waits.alone_until.is_some_and(|until| now < until), has_driver, waits.polls)
         });
+        // Another task of the thread drives, and those that it woke are behind this one. Where it stops, the
+        // keeper has a look.
+        if has_driver {
+            self.stage = WaitStage::Left;
+            return false;
+        }
         // Another task of the thread may have found that nothing comes.
         if !is_eager && !self.shard.is_left_to_guests() {
             self.hand_over();
             return false;
         }
         match stage {
-            WaitStage::Idle if !is_alone => self.yields(polls, context),
+            WaitStage::Idle if !is_alone => self.yields(now, polls, context),
             WaitStage::Drives { .. } => {}
             _ => self.stage = WaitStage::Drives { until: now + MOMENT },
         }
@@ -183,8 +196,8 @@ impl Wait {
     }
 
     /// Has the runtime poll what else is ready, and then this task.
-    fn yields(&mut self, polls: u64, context: &Context<'_>) {
-        self.stage = WaitStage::Yields { polls };
+    fn yields(&mut self, now: Instant, polls: u64, context: &Context<'_>) {
+        self.stage = WaitStage::Yields { since: now, polls };
         context.waker().wake_by_ref();
     }
 
@@ -200,11 +213,12 @@ impl Wait {
         self.is_hit = false;
         match (moment, self.stage) {
             (Moment::Woken, _) => {
+                let (now, own) = (Instant::now(), self.address());
                 let polls = waits(|waits| {
-                    waits.alone_until = None;
+                    (waits.alone_until, waits.woken) = (None, Some((own, now)));
                     waits.polls
                 });
-                self.yields(polls, context);
+                self.yields(now, polls, context);
             }
             (Moment::Asked, WaitStage::Drives { until }) if Instant::now() < until => {
                 // The keeper may wait for this CPU.
@@ -252,7 +266,12 @@ impl Wait {
 
     fn is_of_guest(&self) -> bool {
         let guest_of = GUEST_OF.try_with(Cell::get).unwrap_or(0);
-        guest_of == Arc::as_ptr(&self.shard).addr()
+        guest_of == self.address()
+    }
+
+    /// Address of the shard.
+    fn address(&self) -> usize {
+        Arc::as_ptr(&self.shard).addr()
     }
 
     /// The keeper drives for it.
