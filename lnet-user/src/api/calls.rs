@@ -5,8 +5,9 @@
 //! call, and looks for one after it has said that it is about to sleep. A PUT or GET that is queued allocates
 //! nothing; other calls may.
 //!
-//! A call runs on its caller's thread while no other thread drives the shard, behind the calls that wait.
-//! Else it waits in the queue for the driver.
+//! A call runs on its caller's thread while no other thread drives the shard, behind the calls that wait. So
+//! do those that make entries and descriptors and start requests, if the one that drives sleeps. Else it
+//! waits in the queue for the driver.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

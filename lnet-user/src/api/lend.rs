@@ -58,7 +58,7 @@ impl OwnedRequest {
 
 impl ShardHandle {
     /// Posts a match entry with a memory descriptor, which borrows `buffer` until its last event. Where
-    /// another thread drives the shard, this one waits for it: of many entries at once
+    /// another thread drives the shard, and does not sleep, this one waits for it: of many entries at once
     /// [`attach_all`](Self::attach_all) makes few such waits.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl ShardHandle {
     pub fn attach(&self, entry: &EntrySpec, md: &MdSpec, buffer: Buffer) -> Result<Entry, NotLent> {
         let (entry, md) = (*entry, *md);
         let run = move |worker: &mut Worker, queues: &mut Queues| queues.attach(worker, &entry, &md, buffer);
-        let (entry, md) = outcome(self.end().run(run))?;
+        let (entry, md) = outcome(self.end().run_soon(run))?;
         Ok(Entry::new(entry, md, self.clone()))
     }
 
@@ -123,13 +123,13 @@ impl ShardHandle {
     }
 
     /// Makes a descriptor to put from or get into; it borrows `buffer` until its last event. Where another
-    /// thread drives the shard, this one waits for it.
+    /// thread drives the shard, and does not sleep, this one waits for it.
     ///
     /// # Errors
     /// [`NotLent`] says why, and hands the buffer back.
     pub fn bind(&self, md: &MdSpec, buffer: Buffer) -> Result<Descriptor, NotLent> {
         let md = *md;
-        let handle = outcome(self.end().run(move |worker, queues| queues.bind(worker, &md, buffer)))?;
+        let handle = outcome(self.end().run_soon(move |worker, queues| queues.bind(worker, &md, buffer)))?;
         Ok(Descriptor::new(handle, &md, self.clone()))
     }
 
@@ -177,7 +177,7 @@ impl ShardHandle {
     pub fn start(&self, message: OwnedRequest) -> Result<Descriptor, NotLent> {
         let md = message.md;
         let start = move |worker: &mut Worker, queues: &mut Queues| queues.start_outgoing(worker, message);
-        let started = self.end().run(start).map_err(|error| NotLent { error, buffer: None })?;
+        let started = self.end().run_soon(start).map_err(|error| NotLent { error, buffer: None })?;
         Ok(Descriptor::new(started?, &md, self.clone()))
     }
 
@@ -231,7 +231,7 @@ impl ShardHandle {
                 burst.into_iter().map(|one| run(worker, queues, one)).collect::<Vec<_>>()
             };
             let refused = || Err(NotLent { error: self.end().caller.ended(), buffer: None });
-            match self.end().run(run) {
+            match self.end().run_soon(run) {
                 Ok(done) => results.extend(done),
                 Err(_) => results.extend((0..count).map(|_| refused())),
             }

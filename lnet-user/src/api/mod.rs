@@ -464,10 +464,27 @@ impl ShardEnd {
             Err(run) => self.caller.run(run),
         }
     }
+
+    /// Runs something as [`ShardEnd::run`] does, also on this thread if the one that drives the shard sleeps.
+    /// It must not change what the shard watches.
+    fn run_soon<R: Send + 'static>(
+        &self,
+        run: impl FnOnce(&mut Worker, &mut Queues) -> R + Send + 'static,
+    ) -> Result<R, LnetError> {
+        let call = |run, worker: &mut Worker, service: &mut Service| service.run_alone(run, worker);
+        match self.thread.try_call_at_rest(run, Service::is_free, call) {
+            Ok(result) => {
+                #[cfg(test)]
+                self.run_count.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                result.map_err(LnetError::Ended)
+            }
+            Err(run) => self.run(run),
+        }
+    }
 }
 
 /// One shard of a node. Cheap to clone, and may be used on any thread; a call runs between two turns,
-/// on the caller's thread while no other drives the shard.
+/// on the caller's thread while no other drives the shard, or the one that does sleeps.
 #[derive(Clone)]
 pub struct ShardHandle {
     inner: Arc<Inner>,

@@ -239,7 +239,7 @@ impl UnsentRequest<'_> {
     pub fn start(self) -> Result<(), LnetError> {
         let message = self.message;
         let queue = self.descriptor.refusals().queue();
-        self.descriptor.shard().end().run(move |worker, queues| queues.start(&message, queue, worker))?
+        self.descriptor.shard().end().run_soon(move |worker, queues| queues.start(&message, queue, worker))?
     }
 }
 

@@ -68,6 +68,20 @@ impl Service {
         worker: &mut Worker,
     ) -> R {
         self.answer(worker, CALLS_MAX as u32);
+        self.run_alone(run, worker)
+    }
+
+    /// Whether no calls wait, and no queue is to be looked at.
+    pub(super) fn is_free(&self) -> bool {
+        self.calls.is_empty() && self.queues.looks.is_empty()
+    }
+
+    /// Runs something, and no call that waits.
+    pub(super) fn run_alone<R>(
+        &mut self,
+        run: impl FnOnce(&mut Worker, &mut Queues) -> R,
+        worker: &mut Worker,
+    ) -> R {
         let result = run(worker, &mut self.queues);
         self.news.tell(worker, &mut self.told);
         result

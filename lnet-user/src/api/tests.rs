@@ -404,6 +404,95 @@ fn a_task_that_was_woken_does_not_wait_for_those_that_drive() {
     assert!(median <= 4, "{median} moments between a Put and the task that it is for");
 }
 
+/// Runs calls until one finds that the thread that drives sleeps, which is none of the caller's: what they
+/// return.
+fn run_at_rest<R>(shard: &ShardHandle, call: impl Fn() -> R) -> Vec<R> {
+    let begun = std::time::Instant::now();
+    let mut results = Vec::new();
+    loop {
+        let call = |(), _: &mut Worker, _: &mut Service| call();
+        if let Ok(result) = shard.end().thread.try_call_at_rest((), Service::is_free, call) {
+            results.extend(result.ok());
+            return results;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(20), "the driver does not sleep");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A driver that sleeps is not waited for, and is woken for what it has to do then.
+#[test]
+fn calls_that_find_the_driver_asleep_run_where_they_are_made() {
+    let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
+    let shard = lnet.shard(0).unwrap();
+    let mut queue = shard.create_event_queue(64).unwrap();
+    let here = std::thread::current().id();
+    assert_eq!(run_at_rest(&shard, || std::thread::current().id()), [here]);
+    for round in 0..200 {
+        let taken = MdSpec::new(4, Threshold::Count(1), MdOptions::PUT, queue.handle());
+        shard.attach(&EntrySpec::new(PORTAL, 1), &taken, Buffer::zeroed(4)).unwrap().detach();
+        let source = MdSpec::new(4, Threshold::Count(1), MdOptions::NONE, queue.handle());
+        let source = OwnedRequest::put(
+            &source,
+            Buffer::zeroed(4),
+            &Target::new(Nid::LO, PORTAL, 1),
+            Ack::NotWanted,
+            round,
+        );
+        shard.start(source).unwrap().detach();
+        for _ in 0..2 {
+            // Nothing but the message wakes the driver.
+            let begun = std::time::Instant::now();
+            let mut queued = queue.try_next().unwrap();
+            while queued.is_none() {
+                assert!(begun.elapsed() < Duration::from_secs(20), "no event in round {round}");
+                std::thread::yield_now();
+                queued = queue.try_next().unwrap();
+            }
+        }
+        if round % 20 == 0 {
+            run_at_rest(&shard, || ());
+        }
+    }
+}
+
+/// The end of a descriptor whose driver sleeps is told as well.
+#[test]
+fn a_driver_that_sleeps_tells_of_what_calls_have_ended() {
+    let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
+    let shard = lnet.shard(0).unwrap();
+    let mut queue = shard.create_event_queue(16).unwrap();
+    let spec = MdSpec::new(4, Threshold::Count(1), MdOptions::NONE, queue.handle());
+    for _ in 0..20 {
+        let md = shard.bind(&spec, Buffer::zeroed(4)).unwrap();
+        run_at_rest(&shard, || ());
+        shard
+            .end()
+            .run_soon({
+                let handle = md.handle();
+                move |worker, _| {
+                    let _ = worker.unlink(handle);
+                }
+            })
+            .unwrap();
+        md.detach();
+        let ended = queue.next_blocking(Some(Duration::from_secs(20))).unwrap();
+        assert!(ended.is_some_and(|ended| ended.event.unlinked()));
+    }
+}
+
+#[test]
+fn a_call_that_panics_while_the_driver_sleeps_ends_the_node() {
+    let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
+    let shard = lnet.shard(0).unwrap();
+    let mut queue = shard.create_event_queue(16).unwrap();
+    assert!(run_at_rest(&shard, || -> () { panic!("on purpose") }).is_empty());
+    let error = queue.next_blocking(Some(Duration::from_secs(20))).unwrap_err();
+    assert!(error.to_string().contains("shard 0 has panicked: on purpose"), "{error}");
+    let error = shard.end().run_soon(|_, _| ()).unwrap_err();
+    assert!(error.to_string().contains("on purpose"), "{error}");
+}
+
 /// What is queued, awaited or unlinked does not wait for another thread that has the shard: here for half a
 /// second.
 #[test]

@@ -34,7 +34,8 @@ impl Worker {
         let ni = port.ni();
         assert!(!self.has_port(ni), "the shard has an NI {}", ni.0);
         let outcome = port.watched().into_iter().try_for_each(|fd| {
-            self.watches.push((fd.as_raw_fd(), self.waiter.watch(fd, Token(ni.0.into()))?));
+            let watch = self.waiter().watch(fd, Token(ni.0.into()))?;
+            self.watches.push((fd.as_raw_fd(), watch));
             Ok(())
         });
         if let Err(error) = outcome {
@@ -55,7 +56,7 @@ impl Worker {
     pub(crate) fn extend_port(&mut self, port: ShardPort) {
         let token = Token(port.ni().0.into());
         for fd in port.watched() {
-            match self.waiter.watch(fd, token) {
+            match self.waiter().watch(fd, token) {
                 Ok(watch) => self.watches.push((fd.as_raw_fd(), watch)),
                 Err(error) => tracing::error!(%error, "what arrives by a queue that has come is seen late"),
             }
@@ -113,8 +114,9 @@ impl Worker {
 
     fn unwatch(&mut self, port: &ShardPort) {
         let fds: Vec<RawFd> = port.watched().iter().map(AsRawFd::as_raw_fd).collect();
-        for (_, id) in self.watches.extract_if(.., |(fd, _)| fds.contains(fd)) {
-            if let Err(error) = self.waiter.unwatch(&id) {
+        let unwatched: Vec<_> = self.watches.extract_if(.., |(fd, _)| fds.contains(fd)).collect();
+        for (_, id) in unwatched {
+            if let Err(error) = self.waiter().unwatch(&id) {
                 tracing::error!(%error, "a descriptor stays open that is not needed any more");
             }
         }

@@ -1,15 +1,23 @@
 //! A shard with a thread of its own, its keeper; a thread that waits for the shard's events drives it
 //! instead.
+//!
+//! A driver that sleeps lets go of the shard, so that a call need not wait until it is awake: it runs on the
+//! caller's thread meanwhile, which wakes the driver if there is something to do then.
+//!
+//! Invariants: a shard is with its driver, or at rest while that sleeps, or with a call that found it there.
+//! What the driver sleeps in is its own, and such a call does not touch it.
 
 use std::any::Any;
-use std::sync::Arc;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::sync::{Arc, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
 use std::time::{Duration, Instant};
 
 use lnet_core::handle::ShardId;
-use lnet_io::reactor::Waker;
+use lnet_io::locks::Mutex;
+use lnet_io::reactor::{WaitError, Waker};
 use rustix::thread::{Pid, gettid};
 
 use super::cpu::pin_to_cpu;
@@ -17,8 +25,8 @@ use super::deputy::{self, StandIn};
 use super::fate::{Ended, Fate};
 use super::handover::{Handover, Look, NoVisit, WaitKind};
 use super::spin::Spin;
-use super::wakes;
-use super::worker::Worker;
+use super::wakes::{self, NoWakes};
+use super::worker::{Sleep, Worker};
 
 /// What a thread does that drives a shard and has nothing to do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,10 +54,24 @@ impl Idle {
 type Turn<S> = Box<dyn FnMut(&mut Worker, &mut S) + Send>;
 
 /// A shard, what takes its events, and what its driver does with both.
-struct Driven<S> {
+struct ShardParts<S> {
     worker: Worker,
     service: S,
     turn: Turn<S>,
+}
+
+/// A shard whose driver sleeps.
+struct Resting<S> {
+    parts: Box<ShardParts<S>>,
+    sleep: Sleep,
+}
+
+/// What a driver has.
+struct Driven<S> {
+    /// `None` while it sleeps.
+    parts: Option<Box<ShardParts<S>>>,
+    /// Where the parts are meanwhile.
+    resting: Arc<Mutex<Option<Resting<S>>>>,
     has_work: fn(&S) -> bool,
     spin: Spin,
     /// The guest that drove last, if no keeper has since.
@@ -57,9 +79,13 @@ struct Driven<S> {
 }
 
 impl<S> Driven<S> {
+    fn parts(&mut self) -> &mut ShardParts<S> {
+        self.parts.as_mut().expect(AWAKE)
+    }
+
     /// Takes turns until there is nothing to do, or a few.
     fn look(&mut self) -> Look {
-        let Self { worker, service, turn, .. } = self;
+        let ShardParts { worker, service, turn } = self.parts();
         if worker.is_bound_to_driver() {
             return Look::Bound;
         }
@@ -82,10 +108,11 @@ impl<S> Driven<S> {
     /// Takes turns until `is_done`, until a time, or until a program is to be woken. Sleeps in between, or
     /// returns where it would.
     fn drive(&mut self, is_done: impl Fn() -> bool, until: Option<Instant>, sleeps: bool) {
-        let Self { worker, service, turn, has_work, spin, .. } = self;
         let (mut idle_since, mut can_sleep, mut turns) = (None, true, 0_u32);
         let is_over = |now: Instant| until.is_some_and(|until| until <= now);
         loop {
+            let Self { parts, spin, .. } = self;
+            let ShardParts { worker, service, turn } = &mut **parts.as_mut().expect(AWAKE);
             let busy = worker.progress();
             let events = worker.event_counts();
             turn(worker, service);
@@ -115,19 +142,49 @@ impl<S> Driven<S> {
                 return;
             } else if !can_sleep {
                 std::thread::yield_now();
-            } else if let Err(error) =
-                worker.wait_unless(|| is_done() || has_work(service), until.map(|until| until - now))
-            {
+            } else if let Err(error) = self.sleep(&is_done, until.map(|until| until - now)) {
                 tracing::error!(%error, "a thread that drives a shard cannot sleep; it goes on polling");
                 can_sleep = false;
             }
         }
     }
+
+    /// Sleeps until there is something to do, or `is_done`. Calls find the shard meanwhile.
+    fn sleep(&mut self, is_done: impl Fn() -> bool, timeout: Option<Duration>) -> Result<(), WaitError> {
+        let Self { parts, resting, has_work, .. } = self;
+        let Some(mut own) = parts.take() else { panic!("{AWAKE}") };
+        let mut waiter = own.worker.take_waiter();
+        let armed = waiter.arm();
+        let ShardParts { worker, service, .. } = &mut *own;
+        let Some(sleep) = worker.sleep(|| is_done() || has_work(service), false, timeout) else {
+            drop(armed);
+            own.worker.give_waiter(waiter);
+            *parts = Some(own);
+            return Ok(());
+        };
+        let longest = sleep.longest;
+        *lock(resting) = Some(Resting { parts: own, sleep });
+        let slept = armed.wait(longest, |_| {}).map(drop);
+        let Some(Resting { parts: mut own, .. }) = lock(resting).take() else {
+            // A call has panicked, and said so.
+            resume_unwind(Box::new("a call has panicked"))
+        };
+        own.worker.give_waiter(waiter);
+        *parts = Some(own);
+        slept
+    }
+}
+
+const AWAKE: &str = "a driver that is awake has its shard";
+
+fn lock<T>(mutex: &Mutex<T>) -> lnet_io::locks::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A shard that its keeper drives, or others do, and what ends it.
 pub(crate) struct Drivable<S> {
     shard: Handover<Driven<S>>,
+    resting: Arc<Mutex<Option<Resting<S>>>>,
     waker: Waker,
     shard_id: ShardId,
     fate: Arc<Fate>,
@@ -210,7 +267,7 @@ impl<S> Drivable<S> {
             Err(_) => return Moment::Taken,
         };
         let (driven, own) = (visit.get(), std::thread::current().id());
-        let is_bound = driven.worker.is_bound_to_driver();
+        let is_bound = driven.parts().worker.is_bound_to_driver();
         self.shard.set_bound(is_bound);
         if is_bound && driven.guest.is_some_and(|guest| guest != own) {
             return Moment::Taken;
@@ -297,8 +354,10 @@ impl<S: Send + 'static> ShardThread<S> {
         let (waker, shard_id) = (worker.waker(), worker.shard_id());
         let name = format!("lnet-shard-{}", shard_id.0);
         let (turn, spin) = (Box::new(turn), Spin::new(idle.spin));
-        let shard = Handover::new(Driven { worker, service, turn, has_work, spin, guest: None });
-        let shared = Arc::new(Drivable { shard, waker, shard_id, fate, is_left: AtomicBool::new(false) });
+        let (parts, resting) = (Some(Box::new(ShardParts { worker, service, turn })), Arc::default());
+        let driven = Driven { parts, resting: Arc::clone(&resting), has_work, spin, guest: None };
+        let (shard, is_left) = (Handover::new(driven), AtomicBool::new(false));
+        let shared = Arc::new(Drivable { shard, resting, waker, shard_id, fate, is_left });
         let (tell, told) = mpsc::sync_channel(1);
         let own = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(name).spawn(move || {
@@ -332,7 +391,8 @@ impl<S: Send + 'static> ShardThread<S> {
         loop {
             match self.shared.shard.try_visit() {
                 Ok(mut visit) => {
-                    return visit.run(|driven| call(&mut driven.worker), |panic| self.shared.died(panic));
+                    return visit
+                        .run(|driven| call(&mut driven.parts().worker), |panic| self.shared.died(panic));
                 }
                 Err(NoVisit::Gone) => return Err(self.shared.fate.why()),
                 Err(NoVisit::Busy) => self.shared.shard.ask(),
@@ -350,8 +410,42 @@ impl<S: Send + 'static> ShardThread<S> {
         call: impl FnOnce(A, &mut Worker, &mut S) -> R,
     ) -> Result<Result<R, Ended>, A> {
         let Ok(mut visit) = self.shared.shard.try_visit() else { return Err(argument) };
-        let call = |Driven { worker, service, .. }: &mut Driven<S>| call(argument, worker, service);
+        let call = |driven: &mut Driven<S>| {
+            let ShardParts { worker, service, .. } = driven.parts();
+            call(argument, worker, service)
+        };
         Ok(visit.run(call, |panic| self.shared.died(panic)))
+    }
+
+    /// Makes the call on this thread, if the one that drives the shard sleeps and the service has nothing to
+    /// do; else gives `argument` back. The driver is woken if there is something to do after the call, which
+    /// must not change what the shard watches.
+    pub(crate) fn try_call_at_rest<A, R>(
+        &self,
+        argument: A,
+        is_free: fn(&S) -> bool,
+        call: impl FnOnce(A, &mut Worker, &mut S) -> R,
+    ) -> Result<Result<R, Ended>, A> {
+        let _no_wakes = NoWakes::new();
+        let Ok(mut resting) = self.shared.resting.try_lock() else { return Err(argument) };
+        let Some(Resting { parts, .. }) = &mut *resting else { return Err(argument) };
+        let ShardParts { worker, service, .. } = &mut **parts;
+        if !is_free(service) {
+            return Err(argument);
+        }
+        let result = catch_unwind(AssertUnwindSafe(|| call(argument, worker, service))).map_err(|panic| {
+            let error = self.shared.died(&*panic);
+            drop(resting.take());
+            error
+        });
+        let is_over =
+            |Resting { parts, sleep }: &Resting<S>| parts.worker.ends(sleep) || !is_free(&parts.service);
+        let is_over = resting.as_ref().is_none_or(is_over);
+        drop(resting);
+        if is_over {
+            self.shared.waker.wake();
+        }
+        Ok(result)
     }
 
     /// Drives the shard on this thread until `is_done`, until a time, or until another thread asks for it.
@@ -415,8 +509,8 @@ impl<S: Send + 'static> ShardThread<S> {
     /// [`Ended`] if the shard has ended, by a panic.
     pub fn stop(mut self) -> Result<(Worker, S), Ended> {
         self.join();
-        let Driven { worker, service, .. } =
-            self.shared.shard.take().ok_or_else(|| self.shared.fate.why())?;
+        let parts = self.shared.shard.take().and_then(|driven| driven.parts);
+        let ShardParts { worker, service, .. } = *parts.ok_or_else(|| self.shared.fate.why())?;
         Ok((worker, service))
     }
 }

@@ -34,6 +34,14 @@ const COMPLETION_POLL: Duration = Duration::from_micros(200);
 /// A sleep that is to be shorter would not end in time.
 const SHORTEST_SLEEP: Duration = Duration::from_micros(20);
 
+/// A sleep in a shard.
+pub(super) struct Sleep {
+    /// How long it takes at most.
+    pub(super) longest: Option<Duration>,
+    /// When the shard's next timer is due.
+    due: Option<Instant>,
+}
+
 /// An event, and with the last one of a descriptor the buffer that it had borrowed.
 #[derive(Debug)]
 #[non_exhaustive]
@@ -87,7 +95,9 @@ pub struct Worker {
     pub(super) mesh: MeshEnd,
     pub(super) memory: Memory,
     pub(super) clock: Clock,
-    pub(super) waiter: Waiter,
+    /// What it sleeps in; `None` while a thread sleeps there that has let go of the rest.
+    waiter: Option<Box<Waiter>>,
+    waker: Waker,
     /// The NIs that the LNDs have, that of `lo` included.
     pub(super) nis: Vec<NiId>,
     /// Parts of NIs that the topology does not have yet.
@@ -129,7 +139,8 @@ impl Worker {
             mesh,
             memory,
             clock,
-            waiter,
+            waker: waiter.waker(),
+            waiter: Some(Box::new(waiter)),
             first_ni: 0,
             idle_polls: IdlePolls::new(),
             device_full: false,
@@ -452,47 +463,80 @@ impl Worker {
         if self.waiting_events() != 0 { Ok(()) } else { self.sleep_unless(|| false, true, timeout) }
     }
 
-    /// Waits like [`Worker::wait`], whether events wait or not, but not if `stop` says so once wake-ups are
-    /// armed.
-    pub(super) fn wait_unless(
-        &mut self,
-        stop: impl Fn() -> bool,
-        timeout: Option<Duration>,
-    ) -> Result<(), WaitError> {
-        self.sleep_unless(stop, false, timeout)
-    }
-
-    /// `takes_buffers`: whether the caller takes what [`Worker::poll_buffer`] has.
+    /// Sleeps unless there is something to do. `takes_buffers`: whether the caller takes what
+    /// [`Worker::poll_buffer`] has.
     fn sleep_unless(
         &mut self,
         stop: impl Fn() -> bool,
         takes_buffers: bool,
         timeout: Option<Duration>,
     ) -> Result<(), WaitError> {
+        let mut waiter = self.take_waiter();
+        let armed = waiter.arm();
+        let slept = match self.sleep(stop, takes_buffers, timeout) {
+            Some(Sleep { longest, .. }) => armed.wait(longest, |_| {}).map(drop),
+            None => {
+                drop(armed);
+                Ok(())
+            }
+        };
+        self.give_waiter(waiter);
+        slept
+    }
+
+    /// How long to sleep, `timeout` at most, once wake-ups are armed; `None` if there is something to do, or
+    /// `stop` says so.
+    pub(super) fn sleep(
+        &mut self,
+        stop: impl Fn() -> bool,
+        takes_buffers: bool,
+        timeout: Option<Duration>,
+    ) -> Option<Sleep> {
         // After a sleep there is something to do, be it for a timer.
         self.idle_polls.end();
-        let armed = self.waiter.arm();
         // What came before the arming caused no wake-up. Frames are no matter: their arrival wakes anyway.
         let has_messages = self.shard.has_transmit() && !self.device_full;
         let has_mesh = self.mesh.has_arrivals() || self.shard.has_mesh() && !self.mesh.is_blocked();
         let has_work = has_messages || has_mesh || self.shard.has_resumed() || self.lnd.has_work();
         let has_buffer = takes_buffers && self.memory.has_home();
         if stop() || has_work || has_buffer {
-            return Ok(());
+            return None;
         }
         let now = self.clock.now();
         let due = time::earliest([self.shard.poll_timeout(), self.lnd.poll_timeout()]);
-        let sleep = [
+        let longest = [
             timeout,
             due.map(|due| due - now),
             (self.device_full || self.mesh.is_blocked() || self.lnd.awaits_completions())
                 .then_some(COMPLETION_POLL),
         ];
-        let sleep = sleep.into_iter().flatten().min();
-        if sleep.is_some_and(|sleep| sleep < SHORTEST_SLEEP) {
-            return Ok(());
+        let longest = longest.into_iter().flatten().min();
+        if longest.is_some_and(|longest| longest < SHORTEST_SLEEP) {
+            return None;
         }
-        armed.wait(sleep, |_| {}).map(drop)
+        Some(Sleep { longest, due: self.shard.poll_timeout() })
+    }
+
+    /// Whether a thread that sleeps like this is to wake, after a call that came meanwhile.
+    pub(super) fn ends(&self, sleep: &Sleep) -> bool {
+        self.shard.has_work()
+            || self.waiting_events() != 0
+            || self.shard.poll_timeout().is_some_and(|due| sleep.due.is_none_or(|known| due < known))
+    }
+
+    /// What the shard sleeps in, to be given back.
+    pub(super) fn take_waiter(&mut self) -> Box<Waiter> {
+        self.waiter.take().expect("one thread at a time sleeps in a shard")
+    }
+
+    /// Takes back what the shard sleeps in.
+    pub(super) fn give_waiter(&mut self, waiter: Box<Waiter>) {
+        self.waiter = Some(waiter);
+    }
+
+    /// What the shard sleeps in, while no thread does.
+    pub(super) fn waiter(&mut self) -> &mut Waiter {
+        self.waiter.as_mut().expect("what is watched changes while no thread sleeps in the shard")
     }
 
     /// Events that wait to be taken, in all queues.
@@ -515,6 +559,6 @@ impl Worker {
     /// Wakes this shard from another thread.
     #[must_use]
     pub fn waker(&self) -> Waker {
-        self.waiter.waker()
+        self.waker.clone()
     }
 }
