@@ -2,20 +2,25 @@
 //! ring.
 
 use std::ops::Deref;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use lnet_core::handle::EqHandle;
 use lnet_core::limits::Limits;
+use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::portal::EntrySpec;
 use lnet_messaging::lnet::portal_policy;
 use lnet_messaging::transport::Transport;
 use lnet_messaging::{
     Attachment, Buffer, BufferEvent, Domain, Handler, LnetTransport, MemTransport, NotAdded, Operation, Pool,
     PoolSpec, QueueType, Reprovision, StopMode, TmState, TransferMachine,
 };
-use lnet_user::api::Lnet;
+use lnet_user::Buffer as Bytes;
+use lnet_user::api::{Ack, EventQueue, Lnet, OwnedRequest, ShardHandle, Target};
 use lnet_user::node::NodeConfig;
+use lnet_wire::Nid;
 
 use crate::measure::PATIENCE;
 
@@ -196,6 +201,68 @@ pub fn message_ns(tms: u32, buffers_each: u32, visited: u32, rounds: u32) -> any
         from.add(domain.allocate(1, BUFFER_BYTES)?, send)?;
         for _ in 0..2 {
             ends.recv_timeout(PATIENCE).context("a message has not ended")?;
+        }
+    }
+    Ok(begun.elapsed().as_nanos() as f64 / f64::from(rounds))
+}
+
+/// How often a thread that waits for events looks whether it is to stop.
+const TICK: Duration = Duration::from_millis(10);
+
+/// Nanoseconds that a Put takes from the making of its entry until its SEND and its PUT are there: what
+/// [`message_ns`] measures, without the layer. Each of so many event queues has a thread that waits for its
+/// events and tells of them; Puts go from the first one to each in turn.
+///
+/// # Errors
+/// What the node refused.
+pub fn put_ns(queues: u32, rounds: u32) -> anyhow::Result<f64> {
+    let (lnet, _transport) = loopback(1, queues, queues)?;
+    let shard = lnet.shard(0)?;
+    let queues = (0..queues).map(|_| shard.create_event_queue(EVENT_SLOTS));
+    let queues: Vec<EventQueue> = queues.collect::<Result<_, _>>()?;
+    let handles: Vec<EqHandle> = queues.iter().map(EventQueue::handle).collect();
+    let (told, ends) = mpsc::sync_channel(64);
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for mut queue in queues {
+            let (told, over) = (told.clone(), &over);
+            scope.spawn(move || {
+                while !over.load(Ordering::Relaxed) {
+                    // Without a listener the measurement is over.
+                    match queue.next_blocking(Some(TICK)) {
+                        Ok(Some(queued)) => drop(told.send(queued.into_buffer())),
+                        Ok(None) => {}
+                        Err(_) => return,
+                    }
+                }
+            });
+        }
+        let taken = put_in_turn(&shard, &handles, &ends, rounds);
+        over.store(true, Ordering::Relaxed);
+        taken
+    })
+}
+
+fn put_in_turn(
+    shard: &ShardHandle,
+    queues: &[EqHandle],
+    ends: &mpsc::Receiver<Option<Bytes>>,
+    rounds: u32,
+) -> anyhow::Result<f64> {
+    let mut begun = Instant::now();
+    for round in 0..rounds + rounds / 10 {
+        if round == rounds / 10 {
+            begun = Instant::now();
+        }
+        let at = round as usize % queues.len();
+        let md = |options, queue| MdSpec::new(BUFFER_BYTES as u64, Threshold::Count(1), options, queue);
+        let entry = EntrySpec::new(PORTAL.into(), at as u64 + 1);
+        let taken = md(MdOptions::PUT, queues[at]);
+        shard.attach(&entry, &taken, Bytes::zeroed(BUFFER_BYTES))?.detach();
+        let (sent, to) = (md(MdOptions::NONE, queues[0]), Target::new(Nid::LO, PORTAL.into(), at as u64 + 1));
+        shard.start(OwnedRequest::put(&sent, Bytes::zeroed(BUFFER_BYTES), &to, Ack::NotWanted, 0))?.detach();
+        for _ in 0..2 {
+            ends.recv_timeout(PATIENCE).context("a Put has not ended")?;
         }
     }
     Ok(begun.elapsed().as_nanos() as f64 / f64::from(rounds))
@@ -461,6 +528,7 @@ mod tests {
     #[test]
     fn messages_end_among_many_buffers_and_pools_provide() {
         assert!(message_ns(3, 5, 3, 20).unwrap() > 0.0);
+        assert!(put_ns(3, 20).unwrap() > 0.0);
         for shards in [1, 2] {
             let [add, end] = add_and_end_ns(shards, 3, 5, 20).unwrap();
             assert!(add > 0.0 && end > 0.0, "{shards}");

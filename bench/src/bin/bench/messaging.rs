@@ -34,6 +34,8 @@ const WINDOW: usize = 8;
 /// Few transfer machines and many; buffers of each.
 const MACHINES: [u32; 2] = [10, 1000];
 const BUFFERS_EACH: u32 = 100;
+/// Buffers of each that stay queued where messages stand beside Puts.
+const IDLE_EACH: u32 = 1;
 /// Cases of additions and ends: shards, and transfer machines beside the few.
 const SPREAD: [(u32, u32); 4] = [(1, 100), (1, 1000), (2, 100), (2, 1000)];
 
@@ -89,6 +91,8 @@ struct Figures {
     registered_fetches: Vec<f64>,
     message_ns: [Vec<f64>; 2],
     message_to_each_ns: [Vec<f64>; 2],
+    /// Messages of one and of the few, each beside Puts by as many event queues.
+    beside_puts_ns: [[Vec<f64>; 2]; 2],
     /// Additions and ends, by the cases of [`SPREAD`].
     spread: [[[Vec<f64>; 2]; 2]; SPREAD.len()],
     /// Rates on two shards, and on one.
@@ -137,6 +141,10 @@ fn measure(options: &Options, bulk: usize, figures: &mut Figures) -> anyhow::Res
     for (of, machines) in figures.message_to_each_ns.iter_mut().zip([many, few]) {
         of.push(queues::message_ns(machines, BUFFERS_EACH, machines, part(20_000))?);
     }
+    for ([of, beside], machines) in figures.beside_puts_ns.iter_mut().zip([1, few]) {
+        of.push(queues::message_ns(machines, IDLE_EACH, machines, part(20_000))?);
+        beside.push(queues::put_ns(machines, part(20_000))?);
+    }
     for (of, shards) in figures.message_rate.iter_mut().zip([2, 1]) {
         of.push(queues::messages_per_second(shards, TALKERS, part(20_000).into())? / 1e3);
     }
@@ -170,6 +178,7 @@ fn rows(figures: &Figures) -> Vec<Row> {
         registered_fetches,
         message_ns,
         message_to_each_ns,
+        beside_puts_ns: [one_ns, few_ns],
         spread,
         message_rate,
         local,
@@ -204,6 +213,8 @@ fn rows(figures: &Figures) -> Vec<Row> {
         beside("the same, registered / not", "Gbit/s", [registered_fetches, &fetches[0]], None),
         beside("message among 100,000 / 1,000 buffers", "ns", both(message_ns), at_most(1.25)),
         beside("the same, to 1,000 / 10 in turn", "ns", both(message_to_each_ns), None),
+        beside("message of 1 TM / Put, 1 event queue", "ns", both(one_ns), at_most(2.0)),
+        beside("message of 10 TMs / Put, 10 queues", "ns", both(few_ns), at_most(1.0 / 0.7)),
         beside("messages of 16 TMs, 2 shards / 1", "thousand/s", both(message_rate), None),
         beside("256 KiB to a pool, by colour / age", "thousand/s", both(local), None),
         alone("events through the ring", ring, 50.0),
