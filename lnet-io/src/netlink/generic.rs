@@ -35,9 +35,9 @@ pub(super) fn family(name: &str) -> Result<Option<u16>, Errno> {
 
 /// A socket for one question about the network namespace in which it was opened, whichever thread asks.
 #[derive(Debug)]
-pub(super) struct Socket(OwnedFd);
+pub(super) struct GenericSocket(OwnedFd);
 
-impl Socket {
+impl GenericSocket {
     /// Opens one, for the network namespace of the calling thread.
     pub(super) fn open() -> Result<Self, Errno> {
         let (family, kind, flags) = (AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC);
@@ -58,7 +58,7 @@ impl Socket {
 
 /// Asks one question with these attributes; the attributes of its answer.
 pub(super) fn ask(family: u16, command: u8, attributes: &[u8]) -> Result<Vec<u8>, Errno> {
-    Socket::open()?.ask(family, command, attributes)
+    GenericSocket::open()?.ask(family, command, attributes)
 }
 
 /// A request of generic netlink.

@@ -4,7 +4,7 @@
 use rustix::io::Errno;
 
 use super::NetlinkError;
-use super::generic::{Socket, attribute, attribute_of, family, number};
+use super::generic::{GenericSocket, attribute, attribute_of, family, number};
 
 /// The command of `ethtool` that sets features of a device (`ETHTOOL_MSG_FEATURES_SET`). Its answer has the
 /// features that were asked for and are otherwise, and those that are others now.
@@ -85,7 +85,7 @@ impl Drop for VlanTags {
 /// A way to tell a device something, once.
 #[derive(Debug)]
 struct Wish {
-    socket: Socket,
+    socket: GenericSocket,
     /// Id of the family `ethtool`.
     family: u16,
 }
@@ -94,7 +94,7 @@ impl Wish {
     /// Two of them; `None` where the kernel has no such command, as before 5.8.
     fn two() -> Result<Option<[Self; 2]>, Errno> {
         let Some(family) = family("ethtool")? else { return Ok(None) };
-        let new = || Socket::open().map(|socket| Self { socket, family });
+        let new = || GenericSocket::open().map(|socket| Self { socket, family });
         Ok(Some([new()?, new()?]))
     }
 

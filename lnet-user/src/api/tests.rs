@@ -351,7 +351,8 @@ fn a_lone_awaited_put_is_driven_by_the_thread_that_awaits_it() {
     assert!(!waits.is_finished());
 }
 
-/// A task that was woken is polled before other tasks of its thread, which have to wait, drive the shard again.
+/// A task that was woken is polled before other tasks of its thread, which have to wait, drive the shard
+/// again.
 #[test]
 fn a_task_that_was_woken_does_not_wait_for_those_that_drive() {
     const TASKS: u64 = 32;
