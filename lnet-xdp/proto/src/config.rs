@@ -106,7 +106,8 @@ pub struct XferNi {
     /// them gets them all the same.
     pub checksum: bool,
     /// Whether what comes to it may come in runs: datagrams of one peer behind each other in one packet,
-    /// which the kernel cuts up for a socket. Frames over rings are seen as they are on the wire.
+    /// which the kernel cuts up for a socket, and before an XDP program of the driver's. One in the kernel's
+    /// network stack sees packets as they are on the wire.
     pub runs: bool,
 }
 

@@ -15,6 +15,9 @@ pub(crate) type Address = (NiId, Nid);
 /// Paths among which another one is chosen.
 pub(crate) const PATH_CANDIDATES_MAX: usize = 8;
 
+/// Payload of a small message: written down after it was sent, and in no run of datagrams.
+pub(crate) const SMALL_BYTES_MAX: u32 = 1024;
+
 /// Ids from the oldest unfinished one that a sender may use at once.
 pub(crate) const WINDOW_IDS: u64 = 4096;
 

@@ -462,6 +462,20 @@ impl Xfer {
         self.sessions.set_datagram_max(ni, bytes);
     }
 
+    /// Has messages of so many bytes of payload and more leave in [runs](XferNi::runs) by an NI from now on,
+    /// where the peer takes them: those of several frames, or none for `u32::MAX`. At first it is all that
+    /// are not small.
+    pub fn set_run_min(&mut self, ni: NiId, bytes: u32) {
+        self.sessions.set_run_min(ni, bytes);
+    }
+
+    /// Changes whether what comes to an NI may come in [runs](XferNi::runs). Peers learn it with the session
+    /// that they are asked to get.
+    pub fn set_runs(&mut self, ni: NiId, runs: bool) {
+        self.sessions.set_runs(ni, runs);
+        self.receiving.examine_anew();
+    }
+
     /// The driver could not send a datagram by this path, which carries no more than so many bytes, as far as
     /// is known there (RFC 8899, 4.6.1): no longer ones go to this peer by this NI. Those of others are as
     /// they were.

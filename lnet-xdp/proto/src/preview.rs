@@ -12,8 +12,8 @@ use lnet_wire::frame::{FrameHeader, Transfer};
 use lnet_wire::steer::SteerKey;
 
 use super::machine::Xfer;
-use super::sending::{HEADERS_BYTES, SMALL_BYTES_MAX, frame_cost};
-use crate::contract::{Content, OutgoingFrame, WINDOW_IDS};
+use super::sending::{HEADERS_BYTES, frame_cost};
+use crate::contract::{Content, OutgoingFrame, SMALL_BYTES_MAX, WINDOW_IDS};
 
 impl Xfer {
     /// The frame that [`Xfer::poll_transmit`] returns next if this message is submitted now; `None` if that

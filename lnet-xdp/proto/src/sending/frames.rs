@@ -13,11 +13,9 @@ use super::SendingSide;
 use super::congestion::frame_cost;
 use super::item::{Cargo, SentItem};
 use super::message::{Queued, Stage};
-use crate::contract::{BUNDLE_MAX, Content, Control, OutgoingFrame};
+use crate::contract::{BUNDLE_MAX, Content, Control, OutgoingFrame, SMALL_BYTES_MAX};
 use crate::sessions::{BASE_BYTES, Session, Sessions};
 
-/// Payload of a small message: written down after it was sent, and in no run of datagrams.
-pub(crate) const SMALL_BYTES_MAX: u32 = 1024;
 /// Fragments of messages that were begun before the queue has its turn.
 const TURN_FRAGMENTS: u32 = 4;
 /// Messages of the queue that are looked at for a frame that several share: with two rails half of them go by
@@ -29,10 +27,11 @@ const BEGUN_MAX: u32 = 4;
 /// Bytes before the payload of a first fragment.
 pub(crate) const HEADERS_BYTES: u32 = FIRST_HEADERS_BYTES as u32;
 
-/// Payload of a message that may share a frame with others, by a path: what a frame has room for, unless runs
-/// spare the kernel's work for each frame anyway.
-const fn shared_bytes_max(session: &Session) -> u32 {
-    if session.runs { SMALL_BYTES_MAX } else { u32::MAX }
+/// Payload of a message that may share a frame with others: what a frame has room for, unless runs spare the
+/// kernel's work for each frame anyway. `run_min_bytes` is the payload of the shortest message that leaves in
+/// some, by the NI that the session is of.
+const fn shared_bytes_max(session: &Session, run_min_bytes: u32) -> u32 {
+    if session.runs { run_min_bytes - 1 } else { u32::MAX }
 }
 
 impl SendingSide {
@@ -224,7 +223,9 @@ impl SendingSide {
         let whole = length == self.messages[slot].total_bytes();
         let resent = self.items[item].sends != 0;
         let number = self.launch((stream, item), path, sessions);
-        let shared_max = sessions.paths[path].session.as_ref().map_or(SMALL_BYTES_MAX, shared_bytes_max);
+        let run_min_bytes = sessions.run_min_bytes(ni);
+        let shared_max = |session| shared_bytes_max(session, run_min_bytes);
+        let shared_max = sessions.paths[path].session.as_ref().map_or(SMALL_BYTES_MAX, shared_max);
         if whole && !resent && length <= shared_max && self.shares_frames(slot, sessions) {
             datagram_bytes = self.bundle_more((stream, number), datagram_bytes, (path, shared_max), sessions);
         }
@@ -254,7 +255,7 @@ impl SendingSide {
         let session = sessions.paths[path].session.as_ref();
         let checksum = sessions.has_checksums(ni, session);
         // Small messages are under way sooner alone.
-        let is_long = self.messages[slot].total_bytes() > SMALL_BYTES_MAX;
+        let is_long = self.messages[slot].total_bytes() >= run_min_bytes;
         let run = session.filter(|session| is_long && session.runs).map(|_| self.streams[stream].shard);
         Some(OutgoingFrame {
             ni,

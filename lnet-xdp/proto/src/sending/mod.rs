@@ -28,7 +28,7 @@ use lnet_wire::steer::{SHARDS_MAX, SteerKey};
 
 pub(super) use self::acknowledge::Unread;
 pub(super) use self::congestion::frame_cost;
-pub(super) use self::frames::{HEADERS_BYTES, SMALL_BYTES_MAX};
+pub(super) use self::frames::HEADERS_BYTES;
 use self::item::{Cargo, InStream, SentItem};
 use self::message::{Deadlines, Queued, Unfinished};
 pub(super) use self::message::{Outbound, Stage};

@@ -8,7 +8,7 @@ use lnet_wire::frame::{Certificate, Handshake};
 use super::Sessions;
 use super::paths::Session;
 use crate::config::XferNi;
-use crate::contract::{Address, PATH_CANDIDATES_MAX};
+use crate::contract::{Address, PATH_CANDIDATES_MAX, SMALL_BYTES_MAX};
 use crate::identity::Identity;
 
 /// The NI of addresses that nothing leads to any more; no driver has it.
@@ -16,6 +16,9 @@ pub(crate) const NOWHERE: NiId = NiId(u16::MAX);
 
 /// The longest datagram by an NI that is gone: it is not sent.
 const NOWHERE_BYTES: u32 = 1024;
+
+/// Payload of the shortest message that may leave in a run: smaller ones are under way sooner alone.
+const RUN_MIN_BYTES: u32 = SMALL_BYTES_MAX + 1;
 
 /// What a HELLO by it would carry.
 const NOT_SENT: Certificate = Certificate { key: [0; 32], signature: [0; 64] };
@@ -26,11 +29,13 @@ pub(crate) struct OwnNi {
     ni: XferNi,
     /// What shows that this node lives there.
     certificate: Certificate,
+    /// Payload of the shortest message whose frames leave in runs, where the peer takes them.
+    run_min_bytes: u32,
 }
 
 impl OwnNi {
     pub(crate) fn new(ni: XferNi, identity: &Identity) -> Self {
-        Self { ni, certificate: identity.certify(&ni.nid) }
+        Self { ni, certificate: identity.certify(&ni.nid), run_min_bytes: RUN_MIN_BYTES }
     }
 }
 
@@ -51,6 +56,27 @@ impl Sessions {
             own.ni.datagram_max_bytes = bytes;
             self.paths.end_changed(ni);
         }
+    }
+
+    /// Changes which messages leave in runs, if there is such an NI.
+    pub(crate) fn set_run_min(&mut self, ni: NiId, bytes: u32) {
+        if let Some(Some(own)) = self.nis.get_mut(usize::from(ni.0)) {
+            own.run_min_bytes = bytes.max(RUN_MIN_BYTES);
+        }
+    }
+
+    /// Changes whether what comes to an NI may come in runs, if there is such an NI: frames under tokens that
+    /// say otherwise are refused.
+    pub(crate) fn set_runs(&mut self, ni: NiId, runs: bool) {
+        if let Some(Some(own)) = self.nis.get_mut(usize::from(ni.0)) {
+            own.ni.runs = runs;
+        }
+    }
+
+    /// Payload of the shortest message whose frames leave in runs by an NI, where the peer takes them.
+    #[inline]
+    pub(crate) fn run_min_bytes(&self, ni: NiId) -> u32 {
+        self.own_ni(ni).map_or(RUN_MIN_BYTES, |own| own.run_min_bytes)
     }
 
     /// What a HELLO or WELCOME tells of this node that is sent by `ni`.

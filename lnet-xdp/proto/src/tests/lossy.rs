@@ -116,15 +116,26 @@ fn small_messages_that_are_ready_together_share_frames() {
     assert_eq!(network.nodes[0].counters()[0].messages_bundled, 36);
 }
 
-/// A frame costs the kernel as much as some kilobytes: whatever fits shares one. Runs spare that already.
+/// A frame costs the kernel as much as some kilobytes: whatever fits shares one. Runs spare that already,
+/// where the message leaves in one.
 #[test]
 fn messages_that_fit_share_a_long_frame() {
-    for (runs, length, frames) in [(false, 4096, 10), (false, 2700, 7), (false, 4400, 20), (true, 4096, 20)] {
+    const ALL: u32 = 0;
+    for (runs, run_min, length, frames) in [
+        (false, ALL, 4096, 10),
+        (false, ALL, 2700, 7),
+        (false, ALL, 4400, 20),
+        (true, ALL, 4096, 20),
+        (true, 4096, 4096, 20),
+        (true, 4097, 4096, 10),
+        (true, u32::MAX, 4096, 10),
+    ] {
         let mut network = pair(1, (1, 1));
         let (now, nid) = (network.now, network.nodes[1].nids[0]);
         network.nodes[1].remove_ni(now, 0);
         network.nodes[1].runs = runs;
         network.nodes[1].add_ni(0, nid);
+        network.nodes[0].shards[0].xfer.set_run_min(NiId(0), run_min);
         network.nodes.iter_mut().for_each(|node| node.set_datagram_max(8972));
         let (now, to) = (network.now, network.nodes[1].nids[0]);
         network.nodes[0].put(now, &to, 0, 4, 20, 8);
@@ -132,7 +143,8 @@ fn messages_that_fit_share_a_long_frame() {
         let before = network.frames(Kind::Data);
         put_many(&mut network, 20, &[length]);
         network.run(SECOND);
-        assert_eq!(network.frames(Kind::Data) - before, frames, "{length} bytes, runs: {runs}");
+        let what = format!("{length} bytes, runs: {runs} from {run_min} on");
+        assert_eq!(network.frames(Kind::Data) - before, frames, "{what}");
         assert_eq!(network.nodes[0].counters()[0].frames_resent, 0);
     }
 }
