@@ -49,7 +49,8 @@ impl GenericSocket {
     /// Asks a question with these attributes; the attributes of its answer.
     pub(super) fn ask(self, family: u16, command: u8, attributes: &[u8]) -> Result<Vec<u8>, Errno> {
         rustix::net::send(&self.0, &question(family, command, attributes), SendFlags::empty())?;
-        let mut answer = vec![0; 8192];
+        // All features of a device, by their names, are some 8 KiB.
+        let mut answer = vec![0; 32 << 10];
         let (length, _) = rustix::net::recv(&self.0, &mut answer[..], RecvFlags::empty())?;
         answer.truncate(length);
         attributes_of(&answer).map(<[u8]>::to_vec)

@@ -49,6 +49,9 @@ pub struct Interface {
     pub role: Role,
     /// Whether it is a slave of a bond, which has the addresses.
     pub is_slave: bool,
+    /// Whether a device of a bus stands behind it, as far as the kernel says so (Linux 5.14): else it is one
+    /// of software.
+    pub has_device: bool,
 }
 
 /// Kinds of interfaces, by which a node takes one by itself, and a mode for it.
@@ -359,12 +362,13 @@ async fn query(name: &str) -> Result<Interface, NetlinkError> {
         true => addresses(&handle, index).await?,
         false => aliased(&handle, index, name).await?,
     };
-    let (mut mtu_bytes, mut mac, mut xdp_program_id) = (0, None, None);
+    let (mut mtu_bytes, mut mac, mut xdp_program_id, mut has_device) = (0, None, None, false);
     for attribute in &link.attributes {
         match attribute {
             LinkAttribute::Address(bytes) => mac = Mac::try_from(bytes.as_slice()).ok(),
             LinkAttribute::Mtu(bytes) => mtu_bytes = *bytes,
             LinkAttribute::Xdp(facts) => xdp_program_id = facts.iter().find_map(program_id),
+            LinkAttribute::ParentDevName(_) => has_device = true,
             _ => {}
         }
     }
@@ -394,6 +398,7 @@ async fn query(name: &str) -> Result<Interface, NetlinkError> {
         xdp_program_id,
         role,
         is_slave: is_slave(link, &links),
+        has_device,
     })
 }
 
@@ -619,6 +624,7 @@ mod tests {
             xdp_program_id: None,
             role,
             is_slave: false,
+            has_device: false,
         };
         let bridge = || one("docker0", Role::Bridge, true);
         let veth = || one("veth0", Role::Veth, true);

@@ -3,6 +3,7 @@
 //! Everything here sees the network namespace of the thread that calls: netlink answers for it, while sysfs
 //! answers for the namespace it was mounted in.
 
+mod features;
 mod generic;
 mod interface;
 mod messages;
@@ -20,6 +21,7 @@ use rtnetlink::Handle;
 use rtnetlink::packet_core::{NLM_F_REQUEST, NetlinkMessage, NetlinkPayload};
 use rtnetlink::packet_route::RouteNetlinkMessage;
 
+pub use features::cuts_runs;
 pub use interface::{
     Interface, LinkPackets, Role, default_interfaces, device_of, interfaces, is_local, link_speed_mbits,
     packets, queues_now,

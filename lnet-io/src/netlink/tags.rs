@@ -4,24 +4,16 @@
 use rustix::io::Errno;
 
 use super::NetlinkError;
-use super::generic::{GenericSocket, attribute, attribute_of, family, number};
+use super::features::{ACTIVE, BIT, BIT_NAME, BITS, has_feature, nested, of_device};
+use super::generic::{GenericSocket, attribute, family};
 
 /// The command of `ethtool` that sets features of a device (`ETHTOOL_MSG_FEATURES_SET`). Its answer has the
 /// features that were asked for and are otherwise, and those that are others now.
 const FEATURES_SET: u8 = 12;
-/// Attributes of a request and an answer: the device, the features that are wanted, and those in force.
-const HEADER: u16 = 1;
+/// Attribute of a request and an answer: the features that are wanted.
 const WANTED: u16 = 3;
-const ACTIVE: u16 = 4;
-/// Attributes of a device.
-const DEVICE_INDEX: u16 = 1;
-/// Attributes of features: the list, an entry of it, its name, and that it is on.
-const BITS: u16 = 3;
-const BIT: u16 = 1;
-const BIT_NAME: u16 = 2;
+/// Attribute of a feature: that it is on.
 const BIT_VALUE: u16 = 3;
-/// `NLA_F_NESTED`.
-const NESTED: u16 = 1 << 15;
 /// The kernel's name for what `ethtool -k` calls `rx-vlan-offload`.
 const TAKES_TAGS_OFF: &[u8] = b"rx-vlan-hw-parse\0";
 
@@ -100,15 +92,11 @@ impl Wish {
 
     /// Tells a device whether to take tags off.
     fn takes_off(self, interface_index: u32, takes_off: bool) -> Result<TagChange, Errno> {
-        let nested = |kind: u16, value: &[u8]| attribute(NESTED | kind, value);
         let mut bit = attribute(BIT_NAME, TAKES_TAGS_OFF);
         if takes_off {
             bit.extend(attribute(BIT_VALUE, &[]));
         }
-        let asked = [
-            nested(HEADER, &attribute(DEVICE_INDEX, &interface_index.to_ne_bytes())),
-            nested(WANTED, &nested(BITS, &nested(BIT, &bit))),
-        ];
+        let asked = [of_device(interface_index), nested(WANTED, &nested(BITS, &nested(BIT, &bit)))];
         match self.socket.ask(self.family, FEATURES_SET, &asked.concat()) {
             Ok(answer) => Ok(change(&answer)),
             Err(Errno::OPNOTSUPP) => Ok(TagChange::None),
@@ -119,8 +107,7 @@ impl Wish {
 
 /// Reads the answer to a wish.
 fn change(answer: &[u8]) -> TagChange {
-    let names =
-        |kind| attribute_of(answer, kind).and_then(|set| attribute_of(set, BITS)).is_some_and(has_name);
+    let names = |kind| has_feature(answer, kind, TAKES_TAGS_OFF);
     match (names(ACTIVE), names(WANTED)) {
         (true, _) => TagChange::Made,
         (false, true) => TagChange::Refused,
@@ -128,23 +115,11 @@ fn change(answer: &[u8]) -> TagChange {
     }
 }
 
-/// Whether the feature is one of a list.
-fn has_name(mut list: &[u8]) -> bool {
-    while let Some(bit) = attribute_of(list, BIT) {
-        if attribute_of(bit, BIT_NAME) == Some(TAKES_TAGS_OFF) {
-            return true;
-        }
-        let bytes = list.get(..2).and_then(number).unwrap_or_default() as usize;
-        let Some(rest) = list.get(bytes.next_multiple_of(4)..).filter(|_| bytes != 0) else { return false };
-        list = rest;
-    }
-    false
-}
-
 #[cfg(test)]
 mod tests {
     use std::io;
 
+    use super::super::features::{NESTED, OF_DEVICE, has_name};
     use super::super::generic::tests::answered;
     use super::*;
 
@@ -154,7 +129,7 @@ mod tests {
         let set = |kind, bits: &[u8]| attribute(NESTED | kind, &attribute(BITS, bits));
         let other = bit(b"rx-gro\0");
         let both = [other.clone(), bit(TAKES_TAGS_OFF)].concat();
-        let device = attribute(HEADER, &attribute(DEVICE_INDEX, &[1, 0, 0, 0]));
+        let device = attribute(OF_DEVICE, &attribute(1, &[1, 0, 0, 0]));
         let read = |sets: &[Vec<u8>]| change(&answered(&[device.clone(), sets.concat()].concat()));
         assert_eq!(read(&[set(WANTED, &[]), set(ACTIVE, &both)]), TagChange::Made);
         assert_eq!(read(&[set(WANTED, &both), set(ACTIVE, &other)]), TagChange::Refused);
@@ -162,7 +137,7 @@ mod tests {
         assert_eq!(read(&[]), TagChange::None);
         for length in 0..both.len() {
             // Whatever is cut short is read to its end, and no further.
-            assert!(!has_name(&both[..length]), "{length}");
+            assert!(!has_name(&both[..length], TAKES_TAGS_OFF), "{length}");
         }
     }
 

@@ -414,6 +414,18 @@ impl Endpoint {
         self.shared.sends.has_room()
     }
 
+    /// Whether datagrams leave in runs: until the kernel has refused one whose datagrams it takes.
+    #[must_use]
+    pub fn makes_runs(&self) -> bool {
+        self.makes_runs
+    }
+
+    /// Bytes of the longest datagram that it sends.
+    #[must_use]
+    pub fn datagram_max_bytes(&self) -> u32 {
+        self.arrived.datagram_max_bytes
+    }
+
     /// Has `write` fill a buffer, of which it says how many bytes it has written; they go to `to` with the
     /// next [`Endpoint::flush`] or [`Endpoint::turn`]. Datagrams to one peer that have the same number may
     /// leave in one run, on whose way they are one packet: the peer's kernel has to cut that up.

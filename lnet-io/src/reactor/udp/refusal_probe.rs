@@ -9,12 +9,10 @@ use rustix::net::{SendFlags, connect, sendto, sockopt};
 
 use super::super::socket::set_option;
 use super::kernel::read_address;
-use super::{Instruction, UdpError, UdpSocket};
+use super::{UdpError, UdpSocket};
 
 /// Bytes for answers that wait to be read: some forty of them. The kernel doubles the number.
 const RECEIVE_BYTES: usize = 32 << 10;
-/// `BPF_RET | BPF_K` of 0 bytes: what arrives is dropped (include/uapi/linux/bpf_common.h).
-const DROP: Instruction = Instruction { code: 0x06, jump_true: 0, jump_false: 0, operand: 0 };
 
 /// A UDP socket that asks ports of other hosts with empty datagrams. A host without a program there answers
 /// by an ICMP message, "port unreachable". For a host that does not answer neighbour discovery this host's
@@ -47,10 +45,7 @@ impl RefusalProbe {
         let fd = socket.fd();
         set_option(fd, level, unicast_if, &interface_index.to_be()).map_err(refused("IP_UNICAST_IF"))?;
         set_option::<c_int>(fd, level, receive_errors, &1).map_err(refused("IP_RECVERR"))?;
-        let drop_all = [DROP];
-        let program = libc::sock_fprog { len: 1, filter: drop_all.as_ptr().cast_mut().cast() };
-        set_option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
-            .map_err(refused("SO_ATTACH_FILTER"))?;
+        socket.drop_arrivals().map_err(refused("SO_ATTACH_FILTER"))?;
         sockopt::set_socket_recv_buffer_size(fd, RECEIVE_BYTES).map_err(refused("SO_RCVBUF"))?;
         Ok(Self { socket, local_ip, interface_index })
     }

@@ -2,7 +2,7 @@
 
 use core::ffi::{c_int, c_void};
 use core::mem::size_of_val;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
@@ -28,6 +28,9 @@ const SO_ATTACH_REUSEPORT_CBPF: c_int = 51;
 const SO_MEMINFO: c_int = 55;
 /// Up to `SK_MEMINFO_DROPS` (include/uapi/linux/sock_diag.h).
 const MEMORY_FACTS: usize = 9;
+
+/// `BPF_RET | BPF_K` of 0 bytes: what arrives is dropped (include/uapi/linux/bpf_common.h).
+const DROP: Instruction = Instruction { code: 0x06, jump_true: 0, jump_false: 0, operand: 0 };
 
 /// An instruction of classic BPF (`struct sock_filter`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -58,21 +61,47 @@ impl UdpSocket {
     /// # Errors
     /// [`UdpError::Socket`] names what the kernel refused.
     pub fn bind(address: SocketAddr, interface_index: Option<u32>) -> Result<Self, UdpError> {
-        Self::open(address, interface_index).map_err(|(operation, source)| UdpError::Socket {
+        Self::open(address, interface_index, true).map_err(|(operation, source)| UdpError::Socket {
             operation,
             address,
             source,
         })
     }
 
-    fn open(address: SocketAddr, interface_index: Option<u32>) -> Result<Self, (&'static str, Errno)> {
+    /// Binds a socket to an address of the interface of this index, and to a port that the kernel chooses and
+    /// no other socket has: it sends by that interface, and all that arrives is dropped.
+    ///
+    /// # Errors
+    /// [`UdpError::Socket`] names what the kernel refused.
+    pub fn to_send(local_ip: IpAddr, interface_index: u32) -> Result<Self, UdpError> {
+        let address = SocketAddr::new(local_ip, 0);
+        let made = Self::open(address, Some(interface_index), false).and_then(|socket| {
+            socket.drop_arrivals().map_err(|errno| ("SO_ATTACH_FILTER", errno))?;
+            Ok(socket)
+        });
+        made.map_err(|(operation, source)| UdpError::Socket { operation, address, source })
+    }
+
+    /// Has the kernel drop all that arrives.
+    pub(super) fn drop_arrivals(&self) -> Result<(), Errno> {
+        let drop_all = [DROP];
+        let program = libc::sock_fprog { len: 1, filter: drop_all.as_ptr().cast_mut().cast() };
+        set_option(&self.fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+    }
+
+    fn open(
+        address: SocketAddr,
+        interface_index: Option<u32>,
+        is_shared: bool,
+    ) -> Result<Self, (&'static str, Errno)> {
         let refused = |operation| move |errno| (operation, errno);
         let address = scoped(address, interface_index);
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let fd =
             socket_with(family, SocketType::DGRAM, flags, Some(ipproto::UDP)).map_err(refused("socket"))?;
-        set_socket_reuseport(&fd, true).map_err(refused("SO_REUSEPORT"))?;
+        // The kernel may choose a port that another socket shares for one that would share it.
+        set_socket_reuseport(&fd, is_shared).map_err(refused("SO_REUSEPORT"))?;
         if let Some(index) = interface_index {
             bind_to_interface(&fd, index).map_err(refused("SO_BINDTOIFINDEX"))?;
         }
@@ -177,7 +206,6 @@ impl UdpSocket {
     }
 }
 
-#[cfg(any(test, feature = "testing"))]
 impl UdpSocket {
     /// The address and port that it is bound to.
     #[must_use]

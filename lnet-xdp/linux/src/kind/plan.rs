@@ -147,6 +147,7 @@ mod tests {
             xdp_program_id: None,
             role,
             is_slave: false,
+            has_device: false,
         };
         let modes = [XdpMode::Auto, XdpMode::Native, XdpMode::Generic, XdpMode::Socket];
         let refused = |role| modes.map(|mode| check_native(mode, &of(role)).is_err());
