@@ -43,6 +43,8 @@ named! {
         Checksum => "checksum",
         /// Whether rings have zero copy.
         ZeroCopy => "zero_copy",
+        /// Carrier of long messages.
+        Carrier => "carrier",
     }
 }
 
@@ -95,6 +97,20 @@ words! {
         On = "on",
         /// Never: the kernel copies.
         Off = "off",
+    }
+}
+
+words! {
+    /// What takes the long messages of an NI over rings.
+    #[derive(Default)]
+    Carrier {
+        /// The one that suits the device and the peer.
+        #[default]
+        Auto = "auto",
+        /// The rings.
+        Rings = "rings",
+        /// A UDP socket beside the rings.
+        Socket = "socket",
     }
 }
 
@@ -313,6 +329,16 @@ pub const OPTIONS: [OptionRow; NiOption::ALL.len()] = [
         is_lenient: false,
         ..NUMBER
     },
+    OptionRow {
+        option: NiOption::Carrier,
+        values: OptionValues::Words(Carrier::NAMES),
+        unit: "CARRIER",
+        meaning: "What takes long messages of an xdp NI over rings; auto is what suits the device",
+        default: "auto",
+        is_lenient: false,
+        is_changeable: true,
+        ..NUMBER
+    },
 ];
 
 /// `lo`: what a node sends to itself. What is true of the whole node is told here, since every node has it.
@@ -367,6 +393,9 @@ pub const TCP: LndRow = LndRow {
     has_frames: false,
 };
 
+/// The key of the fact that says what takes long messages of an NI, and why.
+pub const ACTIVE_CARRIER: &str = "active carrier";
+
 /// `xdp`: frames over rings or UDP sockets. A peer's certificates prove its NIDs; a frame to an own NID does
 /// not come back from the wire; no kernel node speaks this protocol.
 pub const XDP: LndRow = LndRow {
@@ -375,7 +404,14 @@ pub const XDP: LndRow = LndRow {
     net_types: &[NetType::XDP, NetType::TCP],
     default_of: Some(NetType::XDP),
     net_defaults: [180, 128, 0, 1024],
-    options: &[NiOption::Mode, NiOption::Port, NiOption::Queues, NiOption::Checksum, NiOption::ZeroCopy],
+    options: &[
+        NiOption::Mode,
+        NiOption::Port,
+        NiOption::Queues,
+        NiOption::Checksum,
+        NiOption::ZeroCopy,
+        NiOption::Carrier,
+    ],
     facts: &[
         FactRow::new("no rings", FactShown::Brief),
         FactRow::new("alarm", FactShown::Brief),
@@ -384,6 +420,7 @@ pub const XDP: LndRow = LndRow {
         FactRow::new("active queues", FactShown::Tunable),
         FactRow::new("mtu", FactShown::Tunable),
         FactRow::new("active zero copy", FactShown::Tunable),
+        FactRow::new(ACTIVE_CARRIER, FactShown::Tunable),
         FactRow::new("idle queues", FactShown::Brief),
         FactRow::new("frames by queue", FactShown::Verbose),
     ],

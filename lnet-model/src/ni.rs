@@ -9,7 +9,7 @@ use lnet_wire::{Net, Nid};
 use serde::{Deserialize, Serialize};
 
 use crate::lnd::{
-    IN_PROCESS, LNDS, LndRow, NiOption, OPTIONS, OptionError, OptionRow, Switch, ZeroCopy, fabric_of,
+    Carrier, IN_PROCESS, LNDS, LndRow, NiOption, OPTIONS, OptionError, OptionRow, Switch, ZeroCopy, fabric_of,
 };
 
 pub use crate::lnd::{Lnd, XdpMode};
@@ -115,6 +115,13 @@ impl NiOptions {
     pub fn zero_copy(&self) -> ZeroCopy {
         let word = self.number::<usize>(NiOption::ZeroCopy);
         word.and_then(|word| ZeroCopy::ALL.get(word)).copied().unwrap_or_default()
+    }
+
+    /// What is to take long messages beside rings.
+    #[must_use]
+    pub fn carrier(&self) -> Carrier {
+        let word = self.number::<usize>(NiOption::Carrier);
+        word.and_then(|word| Carrier::ALL.get(word)).copied().unwrap_or_default()
     }
 
     /// The options that have a value, in their order.

@@ -43,7 +43,7 @@ pub use link::DownReason;
 pub(crate) use link::is_back;
 pub use lnet_io::reactor::{Chosen, Reactor, ReactorChoice};
 pub use lnet_io::xsk::{CHUNK_BYTES, RingSizes};
-pub use lnet_model::lnd::{Switch, ZeroCopy};
+pub use lnet_model::lnd::{Carrier, Switch, ZeroCopy};
 pub use lnet_model::ni::XdpMode;
 pub use lnet_xdp::{DEFAULT_PORT, SendFault, XdpConfig, XdpError};
 pub(crate) use numa::Numa;
@@ -80,6 +80,12 @@ impl NiState {
     /// The LND that drives it.
     pub fn lnd(&self) -> Option<&'static LndRow> {
         self.config.options.lnd_on(self.config.nid.net(), &self.config.interface)
+    }
+
+    /// The fact of this key that its LND tells.
+    pub fn fact(&self, key: &str) -> Option<&NiFact> {
+        let row = self.lnd()?.facts.iter().position(|row| row.key == key)?;
+        self.facts.get(row)?.as_ref()
     }
 }
 

@@ -19,7 +19,7 @@ use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
 use lnet_xdp_proto::XferTimes;
 
-use super::{ConfigError, SendFault, Switch, XdpConfig, XdpMode, ZeroCopy, plan, setters, start};
+use super::{Carrier, ConfigError, SendFault, Switch, XdpConfig, XdpMode, ZeroCopy, plan, setters, start};
 
 /// The number of the NI `lo`, on every node. Other NIs have numbers from 1 to [`Limits::nis`].
 pub const LO: NiId = NiId(0);
@@ -131,6 +131,12 @@ impl NiConfig {
     #[must_use]
     pub fn zero_copy(self, zero_copy: Option<ZeroCopy>) -> Self {
         self.option(NiOption::ZeroCopy, zero_copy.map(|zero_copy| zero_copy as i64))
+    }
+
+    /// Sets what takes long messages, where it has rings.
+    #[must_use]
+    pub fn carrier(self, carrier: Option<Carrier>) -> Self {
+        self.option(NiOption::Carrier, carrier.map(|carrier| carrier as i64))
     }
 
     /// Sets how many connections there are with a peer for messages of each direction; 0 is as many as the

@@ -9,7 +9,7 @@ use lnet_core::shard::{Shard, ShardConfig};
 use lnet_core::topology::Topology;
 use lnet_io::memory::Memory;
 use lnet_io::random;
-use lnet_io::reactor::{Reactor, Waiter, Waker};
+use lnet_io::reactor::{Reactor, WATCHES_MAX, Waiter, Waker};
 use lnet_wire::ProcessId;
 
 use super::{LO, NodeConfig, NodeError};
@@ -27,8 +27,10 @@ pub(super) fn make_workers(
     reactor: Reactor,
     topology: &Arc<Topology>,
 ) -> Result<Vec<Worker>, NodeError> {
+    // An NI over rings has a socket beside these.
+    let watches_max = (config.queues_max + u32::from(config.limits.nis)).min(WATCHES_MAX);
     let waiters: Vec<Waiter> =
-        (0..config.shards).map(|_| Waiter::new(config.queues_max, reactor)).collect::<Result<_, _>>()?;
+        (0..config.shards).map(|_| Waiter::new(watches_max, reactor)).collect::<Result<_, _>>()?;
     let wakers: Vec<Waker> = waiters.iter().map(Waiter::waker).collect();
     let clock = Clock::start();
     let interface_cookie = nanoseconds_since_1970();

@@ -56,6 +56,7 @@ pub(crate) enum NetCommand {
     #[command(after_help = "Examples:
   lnetctl net set --nid 10.0.0.1@tcp --health 500
   lnetctl net set --all --conns-per-peer 4
+  lnetctl net set --nid 10.0.0.1@xdp --carrier socket
   lnetctl net set --net tcp --lnd-timeout 20")]
     Set(Settings),
 }
@@ -265,7 +266,8 @@ fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {
         (Some(_), None) => return Err(task.invalid("--net without --lnd-timeout")),
     }
     if changes.is_empty() && what.options.0.is_empty() {
-        return Err(task.invalid("nothing to set: --health, --conns-per-peer or --lnd-timeout is expected"));
+        return Err(task
+            .invalid("nothing to set: --health, --conns-per-peer, --carrier or --lnd-timeout is expected"));
     }
     daemon.apply(task, changes)
 }

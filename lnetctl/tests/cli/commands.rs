@@ -106,6 +106,7 @@ fn an_xdp_net_has_its_own_tunables() {
                   queues: 2
                   checksum: off
                   zero_copy: auto
+                  carrier: auto
                   active mode: socket
                   active queues: 0
                   mtu: 1500
@@ -141,6 +142,12 @@ fn an_xdp_net_has_its_own_tunables() {
     assert_eq!(value(&node.good("net show --net xdp9 -v"), "zero_copy").unwrap(), "on");
     assert!(node.good("export").contains("zero_copy: on"));
     node.bad("net add --net xdp8 --if eth1 --zero-copy maybe", 234, &["one of auto, on, off"]);
+    node.good("net set --nid 10.78.0.11@xdp9 --carrier socket");
+    assert_eq!(value(&node.good("net show --net xdp9 -v"), "carrier").unwrap(), "socket");
+    assert!(node.good("export").contains("carrier: socket"));
+    let nothing = node.good_with("import --dry-run", &node.good("net show -v"));
+    assert_eq!(nothing, "", "what is shown is what is there");
+    node.bad("net set --all --carrier maybe", 234, &["one of auto, rings, socket"]);
     assert_eq!(value(&node.good("net show --net tcp -v"), "lnd").unwrap(), "xdp");
     node.bad("net add --net xdp --if eth1 --mode natve", 234, &["auto, native, generic, socket"]);
     node.bad("net add --net xdp --if eth1 --port 0", 234, &["1 to 65535"]);

@@ -264,10 +264,11 @@ fn spec() -> impl Strategy<Value = NiSpec> {
         prop::option::of(0_i64..256),
         prop::option::of(0_i64..2),
         prop::option::of(0_i64..3),
+        prop::option::of(0_i64..3),
     );
     let place = (any::<bool>(), 0_u16..3, 0..4_usize, any::<bool>(), prop::collection::vec(0_u32..2, 0..3));
     (tunables, lnd, place).prop_map(|(tunables, lnd, place)| {
-        let (xdp, mode, port, queues, conns_per_peer, tos, checksum, zero_copy) = lnd;
+        let (xdp, mode, port, queues, conns_per_peer, tos, checksum, zero_copy, carrier) = lnd;
         let (is_tcp, number, interface, by_nid, mut cpts) = place;
         cpts.dedup();
         let net = Net::new(if is_tcp { NetType::TCP } else { NetType::XDP }, number);
@@ -281,6 +282,7 @@ fn spec() -> impl Strategy<Value = NiSpec> {
                 (NiOption::Queues, queues.map(i64::from)),
                 (NiOption::Checksum, checksum),
                 (NiOption::ZeroCopy, zero_copy),
+                (NiOption::Carrier, carrier),
             ]
         } else {
             vec![(NiOption::ConnsPerPeer, conns_per_peer.map(i64::from)), (NiOption::Tos, tos)]

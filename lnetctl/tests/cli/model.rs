@@ -141,7 +141,8 @@ impl Model {
                 }
             })?,
             Change::SetOption { nid, option, value } => self.each_ni(*nid, |ni| {
-                if ni.options.lnd() == Some(Lnd::Tcp) {
+                let owner = option.owner().and_then(|owner| owner.asked);
+                if ni.options.lnd() == owner {
                     ni.options.set(*option, Some(*value));
                 }
             })?,
@@ -396,7 +397,8 @@ fn options_of(spec: &NiSpec) -> Result<NiOptions> {
             .with(NiOption::Port, or(NiOption::Port, 988))
             .with(NiOption::Queues, or(NiOption::Queues, 0))
             .with(NiOption::Checksum, or(NiOption::Checksum, 0))
-            .with(NiOption::ZeroCopy, or(NiOption::ZeroCopy, 0))),
+            .with(NiOption::ZeroCopy, or(NiOption::ZeroCopy, 0))
+            .with(NiOption::Carrier, or(NiOption::Carrier, 0))),
         None => refuse(Errno::INVAL, format!("net {}: LND type not supported", spec.net)),
     }
 }

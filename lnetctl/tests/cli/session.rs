@@ -77,7 +77,7 @@ fn help_has_what_all_commands_take_apart_and_nothing_that_the_command_refuses() 
         }
     }
     let help = node.good("net set --help");
-    for option in ["--health", "--conns-per-peer", "--lnd-timeout"] {
+    for option in ["--health", "--conns-per-peer", "--carrier", "--lnd-timeout"] {
         assert!(section(&help, "Options").contains(option), "{option}: {help}");
     }
     let lacks = |words: &str, options: &[&str]| {

@@ -70,6 +70,7 @@ fn two_daemons_are_configured_and_ping_each_other() {
         "active queues: 2",
         "mtu: 1500",
         "zero_copy: auto",
+        "carrier: auto",
         "off, the driver has none",
         "get: 2",
         "reply: 2",

@@ -8,6 +8,7 @@
 //! in the log and in `net show`. Where something is wrong with rings it does not: an interface with a foreign
 //! XDP program is an error.
 
+mod carrier;
 mod config;
 mod error;
 mod instead;
@@ -33,8 +34,8 @@ use lnet_io::kind::{Host, LndKind, NiRequest, OpenNi};
 use lnet_io::netlink::Neighbours;
 use lnet_io::random;
 use lnet_io::xsk::Census;
-use lnet_model::lnd::{LndRow, NiFact, XDP};
-use lnet_model::ni::XdpMode;
+use lnet_model::lnd::{LndRow, NiFact, NiOption, XDP};
+use lnet_model::ni::{NiOptions, XdpMode};
 use lnet_wire::steer;
 use lnet_xdp_proto::{Identity, MetAddresses, XferConfig, XferLimits, XferTimes};
 
@@ -129,6 +130,8 @@ pub struct XdpNi {
     reason: Option<String>,
     /// Whether its rings have zero copy, and why.
     zero_copy: Option<String>,
+    /// What takes its long messages, and why, beside rings.
+    carrier: Option<(carrier::Facts, carrier::Chosen)>,
     /// Keeps the UDP port of rings ours.
     _reserved: Option<UdpSocket>,
 }
@@ -177,6 +180,7 @@ impl OpenNi for XdpNi {
             Some(NiFact::Number(queues.into())),
             Some(NiFact::Number(mtu_bytes.into())),
             self.zero_copy.clone().map(NiFact::Text),
+            self.carrier.as_ref().map(|(_, chosen)| NiFact::Text(chosen.to_string())),
             self.link.idle_queues().map(NiFact::Text),
             self.link.frames_by_queue().map(NiFact::Counts),
         ]
@@ -363,6 +367,18 @@ impl LndKind for XdpKind {
         let mut with_rings = self.open.iter().filter(|open| open.mode != XdpMode::Socket);
         let port = with_rings.find(|open| open.port.ni == ni).map(|open| open.port);
         port.map_or_else(Vec::new, |port| self.follow_queues(host, &port))
+    }
+
+    /// Has long messages of an NI over rings go by another carrier; one over sockets keeps the wish.
+    fn change(&self, ni: &mut XdpNi, asked: &NiOptions) -> Option<NiOptions> {
+        asked.get(NiOption::Carrier)?;
+        let of_shards = ni.carrier.as_mut().map(|(facts, chosen)| {
+            *chosen = carrier::choose(asked.carrier(), facts);
+            tracing::info!(nid = %ni.port.nid, carrier = %chosen, "long messages go as they are told to");
+            chosen.of_shards()
+        });
+        let of_shards = of_shards.map(|carrier| NiOptions::default().with(NiOption::Carrier, carrier as i64));
+        Some(of_shards.unwrap_or_default())
     }
 
     fn close(&mut self, host: &Host, ni: XdpNi, parts: Vec<Part<XdpLnd>>) {

@@ -57,8 +57,17 @@ impl XdpPlan {
         (neighbours, link): (Arc<Neighbours>, Arc<LinkState>),
         reserved: Option<UdpSocket>,
     ) -> XdpNi {
-        let (no_rings, reason, zero_copy) = (None, None, None);
-        XdpNi { port: self.port, mode, link, neighbours, no_rings, reason, zero_copy, _reserved: reserved }
+        XdpNi {
+            port: self.port,
+            mode,
+            link,
+            neighbours,
+            no_rings: None,
+            reason: None,
+            zero_copy: None,
+            carrier: None,
+            _reserved: reserved,
+        }
     }
 }
 

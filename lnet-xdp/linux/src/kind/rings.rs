@@ -15,7 +15,7 @@ use std::sync::Arc;
 use lnet_core::handle::ShardSet;
 use lnet_io::driver::Part;
 use lnet_io::kind::{Host, InterfaceError, NiRequest};
-use lnet_io::netlink::{Interface, Neighbours, Role, VlanTags, queues_now};
+use lnet_io::netlink::{Interface, Neighbours, Role, VlanTags, cuts_runs, queues_now};
 use lnet_io::port;
 use lnet_io::xsk::{self, Census, Frame, RingSizes, Umem, UmemConfig};
 use lnet_model::lnd::{NiOption, ZeroCopy};
@@ -31,9 +31,9 @@ use super::opening::{Dealt, Opened, Opening, RECLAIM_PATIENCE, deal_out, prime, 
 use super::plan::XdpPlan;
 use super::programs::{SharedProgram, lock};
 use super::zero_copy::Chosen;
-use super::{XdpConfig, XdpError, XdpKind, XdpNet, XdpNi, words_of};
+use super::{XdpConfig, XdpError, XdpKind, XdpNet, XdpNi, carrier, words_of};
 use crate::bpf::{ActiveMode, Object, ObjectKind, XdpProgram};
-use crate::lnd::{self, FurtherQueues, Port, RingPort, Rings, UmemShare, XdpLnd, XdpPort};
+use crate::lnd::{self, Bulk, FurtherQueues, Port, RingPort, Rings, UmemShare, XdpLnd, XdpPort};
 
 /// Frames with which a queue that has come can take a burst; with fewer it gets no sockets.
 const QUEUE_FRAMES_MIN: u32 = 256;
@@ -161,8 +161,9 @@ impl XdpKind {
     ) -> Result<(XdpNi, Vec<Part<XdpLnd>>), XdpError> {
         let none = (0..host.shard_count()).map(|_| (None, None));
         let Some(net) = self.rings() else { unreachable!("the link was found") };
-        let ports = ring_ports(&self.config, host, (request, plan), &net.links[index].zero_copy, none);
         let link = &net.links[index];
+        let how = (link.mode, &link.zero_copy);
+        let (ports, carrier) = ring_ports(&self.config, host, (request, plan), how, none);
         if plan.mode != XdpMode::Auto && plan.mode != link.mode.into() {
             let present = format!(
                 "the XDP program of another NI in {active} mode: NIs of one interface share it, so mode {active} or auto is \
@@ -200,7 +201,8 @@ impl XdpKind {
         state.note_address(&plan.port.address);
         let (reason, zero_copy) = (link.reason.clone(), Some(link.zero_copy.to_string()));
         let (_, parts) = self.keep(None, ports);
-        Ok((XdpNi { reason, zero_copy, ..plan.opened(mode, (neighbours, state), Some(reserved)) }, parts))
+        let open = plan.opened(mode, (neighbours, state), Some(reserved));
+        Ok((XdpNi { reason, zero_copy, carrier: Some(carrier), ..open }, parts))
     }
 
     fn open_link(
@@ -302,7 +304,8 @@ impl XdpKind {
             let share = |frames: Vec<_>| UmemShare { umem: Arc::clone(&umem), frames: frames.into() };
             (frames.map(share), Some(rings))
         });
-        let ports = ring_ports(&self.config, host, (request, plan), &zero_copy, shares);
+        let how = (mode, &zero_copy);
+        let (ports, carrier) = ring_ports(&self.config, host, (request, plan), how, shares);
         let link = RingLink {
             interface,
             program,
@@ -323,7 +326,7 @@ impl XdpKind {
         let Some(net) = &mut xdp.rings else { unreachable!("one was there, or was made") };
         net.links.push(link);
         let open = plan.opened(mode.into(), (neighbours, state), Some(reserved));
-        Ok((XdpNi { reason, zero_copy: words, ..open }, parts))
+        Ok((XdpNi { reason, zero_copy: words, carrier: Some(carrier), ..open }, parts))
     }
 
     /// Rings that are found to be deaf: their rung, the name of their interface, and how they were found so.
@@ -626,24 +629,37 @@ fn follow_mac(neighbours: &Neighbours, program: &SharedProgram) {
     }));
 }
 
-/// The port of each shard.
+/// The port of each shard, and what takes long messages.
 fn ring_ports(
     config: &XdpConfig,
     host: &Host,
     (request, plan): (&NiRequest<'_>, &XdpPlan),
-    zero_copy: &Chosen,
+    (mode, zero_copy): (ActiveMode, &Chosen),
     shares: impl Iterator<Item = (Option<UmemShare>, Option<Rings>)>,
-) -> Vec<XdpPort> {
+) -> (Vec<XdpPort>, (carrier::Facts, carrier::Chosen)) {
     let shards = host.shard_count();
     let unresolved_responses_max = unresolved_responses_max(request, shards);
     let sharers = plan.serving.sharers_max(shards as u8);
     let receive_bytes = lnd::receive_bytes(&config.rings, shards, sharers);
     let frame_max_bytes = zero_copy.frame_max_bytes(lnd::frame_max_bytes(&config.rings));
+    let sockets: Result<Vec<_>, _> = (0..shards).map(|_| Bulk::open(&plan.port, frame_max_bytes)).collect();
+    let facts = carrier::Facts {
+        has_device: plan.interface.has_device,
+        cuts_runs: cuts_runs(plan.interface.index).unwrap_or_default(),
+        zero_copy: zero_copy.binding.zero_copy,
+        no_socket: sockets.as_ref().err().map(ToString::to_string),
+    };
+    let chosen = carrier::choose(request.options.carrier(), &facts);
+    let mut sockets = sockets.unwrap_or_default().into_iter();
     let port = |(frames, rings)| {
+        let mut bulk = sockets.next();
+        bulk.iter_mut().for_each(|bulk| bulk.set_carrier(chosen.of_shards()));
         let port = RingPort::new(plan.port, receive_bytes, frame_max_bytes, unresolved_responses_max);
+        let port = port.with_bulk(bulk).with_runs(mode == ActiveMode::Native);
         XdpPort::Rings { port, frames, rings }
     };
-    shares.map(port).collect()
+    let ports = shares.map(port).collect();
+    (ports, (facts, chosen))
 }
 
 /// ACKs and REPLYs of a shard that may wait for a next hop by an NI: half of its credits on a shard, or all

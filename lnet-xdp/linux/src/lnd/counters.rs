@@ -58,6 +58,8 @@ pub struct XdpCounters {
     pub frames_sent: u64,
     /// Sent frames whose payload was not copied: it lies in registered memory.
     pub frames_sent_in_place: u64,
+    /// Sent frames that an NI over rings has handed to a socket beside these.
+    pub frames_sent_by_socket: u64,
     /// Frames that were to be sent, and were let go: their next hop was not known, or the device refused.
     pub frames_let_go: u64,
     /// Frames that a test fault has kept back ([`SendFault`](crate::lnd::SendFault)) until others had
@@ -137,6 +139,7 @@ impl XdpLnd {
             ("paths slow", recovery.paths_slow),
             ("paths narrowed", recovery.paths_narrowed),
             ("frames let go", frames.frames_let_go),
+            ("frames beside rings", frames.frames_sent_by_socket),
         ] {
             tell(Counted::Recovery, name, count);
         }

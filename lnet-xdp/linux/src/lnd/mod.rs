@@ -15,6 +15,7 @@
 //! polled only while there is room for the largest one, and what cannot be sent then is a loss.
 
 mod announce;
+mod bulk;
 mod counters;
 mod devices;
 mod early;
@@ -61,6 +62,7 @@ use lnet_wire::Nid;
 use lnet_wire::packet::{ETHERNET_BYTES, Endpoint, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
 use lnet_xdp_proto::{BUNDLE_MAX, Narrowed, Xfer, XferConfig, XferCounters, XferUsage};
 
+pub(crate) use bulk::Bulk;
 use devices::Devices;
 use early::EarlyFrames;
 use exchange::{Arrival, Exchange, Packet, Sizes};
@@ -425,6 +427,7 @@ impl XdpLnd {
         self.follow_neighbours(now);
         self.follow_devices(now, up);
         self.follow_sockets(now, up);
+        self.follow_bulk(now);
         self.tell_of_narrow_paths(now);
         let replayed = self.replay(now, up, memory);
         let ended = self.ended.len() as u32;

@@ -28,6 +28,7 @@ use lnet_io::memory::Memory;
 use lnet_io::netlink::Neighbours;
 use lnet_io::reactor::udp::RefusalProbe;
 use lnet_io::xsk::{Device, Frame, RingSizes, Umem};
+use lnet_model::ni::NiOptions;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_xdp_proto::XferNi;
 
@@ -35,7 +36,7 @@ use super::in_place::{InPlace, InPlaceUplink};
 use super::receive::Sender;
 use super::refusals;
 use super::socket::SocketPort;
-use super::{Common, Lane, OwnedQueue, Port, XdpLnd, receive_bytes, reuseport};
+use super::{Bulk, Common, Lane, OwnedQueue, Port, XdpLnd, bulk, receive_bytes, reuseport};
 
 /// What one shard has of an interface.
 pub struct Rings {
@@ -111,7 +112,10 @@ impl lnet_io::driver::Port for XdpPort {
 
     fn watched(&self) -> Vec<BorrowedFd<'_>> {
         match self {
-            Self::Rings { rings, .. } => rings.iter().flat_map(Rings::sockets).collect(),
+            Self::Rings { port, rings, .. } => {
+                let beside = port.bulk.iter().map(Bulk::fd);
+                rings.iter().flat_map(Rings::sockets).chain(beside).collect()
+            }
             Self::Socket(open) => vec![open.endpoint.fd()],
             Self::Queues(further) => further.rings.sockets().collect(),
             Self::Nothing(_) => Vec::new(),
@@ -149,6 +153,10 @@ pub struct RingPort {
     pub(super) last_sender: Sender,
     /// Tells hosts without a daemon from silent ones.
     pub(super) refusals: Option<RefusalProbe>,
+    /// Socket by which long messages may leave.
+    pub(super) bulk: Option<Bulk>,
+    /// Whether what comes by its rings may leave its sender in runs: those are cut up on the way.
+    takes_runs: bool,
 }
 
 impl RingPort {
@@ -171,7 +179,19 @@ impl RingPort {
             down,
             last_sender,
             refusals,
+            bulk: None,
+            takes_runs: false,
         }
+    }
+
+    /// The NI with a socket for long messages, if there is one.
+    pub(crate) fn with_bulk(self, bulk: Option<Bulk>) -> Self {
+        Self { bulk, ..self }
+    }
+
+    /// The NI with frames that may leave their sender in runs, if the XDP program sees each alone.
+    pub(crate) fn with_runs(self, takes_runs: bool) -> Self {
+        Self { takes_runs, ..self }
     }
 }
 
@@ -409,16 +429,25 @@ impl Driver for XdpLnd {
             XdpPort::Socket(open) => open.port.datagram_max_bytes(open.buffer_bytes),
             XdpPort::Queues(_) | XdpPort::Nothing(_) => unreachable!("such a port comes to no shard anew"),
         };
-        // The kernel cuts up what comes to a socket.
-        let runs = matches!(port, XdpPort::Socket(_));
+        // The kernel cuts up what comes to a socket, and what comes to a program of the driver's.
+        let (runs, run_min_bytes) = match &port {
+            XdpPort::Rings { port, .. } => (port.takes_runs, bulk::run_min_bytes(port.bulk.as_ref())),
+            _ => (true, 0),
+        };
         let at = self.nis.suspended.iter().position(|waiting| waiting.port.ni == ni);
         let suspended = at.map(|at| self.nis.suspended.swap_remove(at));
         let is_closed = suspended.as_ref().is_some_and(|waiting| waiting.is_closed);
         match suspended {
             None => self.xfer.add_ni(ni, XferNi { nid, datagram_max_bytes, checksum, runs }),
             Some(_) if is_closed => {}
-            Some(_) => self.xfer.set_datagram_max(ni, datagram_max_bytes),
+            Some(_) => {
+                self.xfer.set_datagram_max(ni, datagram_max_bytes);
+                if !runs {
+                    self.xfer.set_runs(ni, false);
+                }
+            }
         }
+        self.xfer.set_run_min(ni, run_min_bytes);
         match port {
             XdpPort::Rings { port, frames, rings } => {
                 if let Some(frames) = frames {
@@ -509,6 +538,10 @@ impl Driver for XdpLnd {
         ports.is_empty() && sockets.is_empty() && closed.is_empty() && suspended.is_empty()
     }
 
+    fn change(&mut self, ni: NiId, options: &NiOptions) {
+        self.change_carrier(ni, options);
+    }
+
     fn set_timeout(&mut self, now: Instant, timeout: Duration) {
         self.xfer.set_message_timeout(now, timeout);
     }
@@ -559,6 +592,7 @@ impl Driver for XdpLnd {
             || self.devices.lanes.iter().any(Lane::is_unflushed)
             || (!self.unresolved.is_empty() && (self.unresolved.retry || self.links_have_changed()))
             || self.nis.sockets.iter_mut().any(|socket| socket.has_work(is_open))
+            || self.nis.ports.iter_mut().any(|open| open.bulk.as_mut().is_some_and(Bulk::has_work))
     }
 
     fn count(&self, tell: &mut dyn FnMut(Counted, &'static str, u64)) -> std::io::Result<()> {

@@ -19,7 +19,7 @@ use lnet_core::time::{self, Instant};
 use lnet_io::capture::{Direction, Link, Tap};
 use lnet_io::memory::Memory;
 use lnet_io::netlink::Neighbours;
-use lnet_io::reactor::udp::{Endpoint, Refusal, RefusalProbe, UdpError};
+use lnet_io::reactor::udp::{Endpoint, Refusal, RefusalProbe, UdpError, UdpSocket};
 use lnet_wire::Nid;
 use lnet_wire::frame::FrameHeader;
 use lnet_wire::packet::ETHERNET_BYTES;
@@ -151,20 +151,32 @@ impl SocketPort {
         }
     }
 
-    /// A datagram was longer than what the kernel sends to a peer: no longer ones go there by this NI.
+    /// A datagram was longer than what the kernel sends to a peer.
     pub(super) fn shorten(&self, now: Instant, to: SocketAddr, xfer: &mut Xfer) {
-        let Ok(mtu_bytes) = self.endpoint.socket().path_mtu_bytes(to) else { return };
-        let narrow = Port { mtu_bytes: mtu_bytes as usize, ..self.port };
-        if narrow.mtu_bytes < self.port.mtu_bytes {
-            let path = lnd::Path { ni: self.port.ni, peer: self.port.nid.with_ip(to.ip()) };
-            xfer.set_path_max(now, &path, narrow.datagram_max_bytes(self.buffer_bytes));
-        }
+        shorten((&self.port, self.endpoint.socket()), self.buffer_bytes, now, to, xfer);
+    }
+}
+
+/// A datagram was longer than what the kernel sends to a peer: no longer ones go there by this NI, which has
+/// buffers of so many bytes.
+pub(super) fn shorten(
+    (port, socket): (&Port, &UdpSocket),
+    buffer_bytes: u32,
+    now: Instant,
+    to: SocketAddr,
+    xfer: &mut Xfer,
+) {
+    let Ok(mtu_bytes) = socket.path_mtu_bytes(to) else { return };
+    let narrow = Port { mtu_bytes: mtu_bytes as usize, ..*port };
+    if narrow.mtu_bytes < port.mtu_bytes {
+        let path = lnd::Path { ni: port.ni, peer: port.nid.with_ip(to.ip()) };
+        xfer.set_path_max(now, &path, narrow.datagram_max_bytes(buffer_bytes));
     }
 }
 
 /// Shows captures a datagram between two ends, with headers as the kernel writes them or may have written
 /// them.
-fn record(
+pub(super) fn record(
     tap: &mut Tap,
     port: &Port,
     direction: Direction,
@@ -342,7 +354,7 @@ impl XdpLnd {
     }
 
     #[inline]
-    fn note(&mut self, outcome: Result<(), UdpError>) {
+    pub(super) fn note(&mut self, outcome: Result<(), UdpError>) {
         if let Err(error) = outcome
             && !std::mem::replace(&mut self.told_of_failure, true)
         {
@@ -370,7 +382,12 @@ fn take_bytes(
 
 /// Writes a frame to the beginning of `out`, which is long enough; its bytes.
 #[inline]
-fn write_datagram(outgoing: &OutgoingFrame, source: &Source<'_>, own: &Nid, out: &mut [u8]) -> usize {
+pub(super) fn write_datagram(
+    outgoing: &OutgoingFrame,
+    source: &Source<'_>,
+    own: &Nid,
+    out: &mut [u8],
+) -> usize {
     let ends_crc = || ends_crc(&outgoing.destination, own);
     let Head { covered_bytes: mut at, payload, records, checksum } =
         source.write_head(outgoing, out, ends_crc);

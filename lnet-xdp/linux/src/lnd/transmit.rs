@@ -19,7 +19,7 @@ use super::path::{End, LANE_PORT_BASE, Path};
 use super::paths::PathId;
 use super::ports::{Down, RingPort};
 use super::write::{write_frame, write_headers};
-use super::{CHUNK_BYTES, XdpLnd};
+use super::{Bulk, CHUNK_BYTES, XdpLnd};
 
 /// How long a message waits for its next hop to be found: three probes of the kernel, one second apart.
 const RESOLVE_TIMEOUT: Duration = Duration::from_millis(3500);
@@ -254,9 +254,12 @@ impl XdpLnd {
                 }
             }
             let Some(outgoing) = self.xfer.poll_transmit(now) else { return };
-            match self.nis.socket_of(outgoing.ni) {
-                Some(socket) => written_bytes += self.send_datagram(socket, &outgoing, memory),
-                None => self.send(now, &outgoing, memory),
+            if let Some(socket) = self.nis.socket_of(outgoing.ni) {
+                written_bytes += self.send_datagram(socket, &outgoing, memory);
+            } else if let Some(ring) = self.bulk_of(&outgoing) {
+                written_bytes += self.send_bulk(ring, &outgoing, memory);
+            } else {
+                self.send(now, &outgoing, memory);
             }
         }
     }
@@ -267,9 +270,9 @@ impl XdpLnd {
         let chunks = self.devices.chunks_max;
         let lanes = &mut self.devices.lanes;
         (self.nis.ports.is_empty() || self.home.stock.len() >= chunks)
-            && self.nis.ports.iter().all(|RingPort { lane_index, .. }| {
+            && self.nis.ports.iter_mut().all(|RingPort { lane_index, bulk, .. }| {
                 let lane = &mut lanes[*lane_index];
-                lane.refuses() || lane.has_room(chunks)
+                (lane.refuses() || lane.has_room(chunks)) && bulk.as_mut().is_none_or(Bulk::has_room)
             })
             && self.nis.sockets.iter_mut().all(|socket| socket.endpoint.has_room())
     }
@@ -408,6 +411,7 @@ impl XdpLnd {
     pub(super) fn flush_devices(&mut self) {
         self.devices.flush(&self.home, &mut self.exchange);
         self.flush_sockets();
+        self.flush_bulk();
     }
 
     /// Tries devices again that refuse to send. Messages of one that has refused for a while, or of an

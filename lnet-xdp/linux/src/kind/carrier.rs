@@ -1,0 +1,131 @@
+//! The choice of what takes the long messages of an NI over rings: these, or a socket beside them. No I/O.
+//!
+//! A socket hands the kernel many frames at once, a run, which a card cuts up. Over rings each frame costs
+//! the kernel as much as a packet. A device of software has the run cut up by the CPU that sends, before an
+//! XDP program sees it.
+
+use std::fmt;
+
+use lnet_model::lnd::Carrier;
+
+/// Facts about an NI over rings by which it is chosen what takes its long messages.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Facts {
+    /// Whether a device of a bus stands behind the interface.
+    pub(super) has_device: bool,
+    /// Whether the interface cuts up runs; `None` where the kernel does not tell.
+    pub(super) cuts_runs: Option<bool>,
+    /// Whether the device reads the frames of the rings itself.
+    pub(super) zero_copy: bool,
+    /// Reason why there is no socket, where that is so.
+    pub(super) no_socket: Option<String>,
+}
+
+/// Why long messages go by what they go by.
+#[derive(Clone, PartialEq, Eq, Debug)]
+enum Reason {
+    /// The option says so.
+    Option,
+    /// There is no socket.
+    NoSocket(String),
+    /// The device reads the frames of the rings itself.
+    ZeroCopy,
+    /// The interface is one of software.
+    Software,
+    /// The device does not cut up runs.
+    Uncut,
+    /// The device cuts up runs.
+    Cut,
+}
+
+/// What takes long messages, and why.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Chosen {
+    by_socket: bool,
+    reason: Reason,
+}
+
+/// Chooses what takes the long messages of an NI.
+pub(super) fn choose(option: Carrier, facts: &Facts) -> Chosen {
+    let rings = |reason| Chosen { by_socket: false, reason };
+    if let Some(why) = facts.no_socket.clone().filter(|_| option != Carrier::Rings) {
+        return rings(Reason::NoSocket(why));
+    }
+    match option {
+        Carrier::Rings => rings(Reason::Option),
+        Carrier::Socket => Chosen { by_socket: true, reason: Reason::Option },
+        Carrier::Auto if facts.zero_copy => rings(Reason::ZeroCopy),
+        Carrier::Auto if !facts.has_device => rings(Reason::Software),
+        Carrier::Auto if facts.cuts_runs != Some(true) => rings(Reason::Uncut),
+        Carrier::Auto => Chosen { by_socket: true, reason: Reason::Cut },
+    }
+}
+
+impl Chosen {
+    /// The choice as the shards are told it: `auto` is the socket, to peers that take runs.
+    pub(super) fn of_shards(&self) -> Carrier {
+        match (self.by_socket, &self.reason) {
+            (false, _) => Carrier::Rings,
+            (true, Reason::Option) => Carrier::Socket,
+            (true, _) => Carrier::Auto,
+        }
+    }
+}
+
+impl fmt::Display for Chosen {
+    /// Writes the choice as `net show` and `explain` have it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let carrier = if self.by_socket { Carrier::Socket } else { Carrier::Rings };
+        write!(f, "{carrier}, ")?;
+        match &self.reason {
+            Reason::Option => write!(f, "carrier is {carrier}"),
+            Reason::NoSocket(why) => write!(f, "a socket cannot be had: {why}"),
+            Reason::ZeroCopy => f.write_str("they have zero copy"),
+            Reason::Software => f.write_str("no device stands behind the interface that could cut up runs"),
+            Reason::Uncut => f.write_str("the device does not cut up runs (tx-udp-segmentation)"),
+            Reason::Cut => f.write_str(
+                "the device cuts up runs (tx-udp-segmentation); rings to peers in generic mode, which take none",
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CARD: Facts = Facts { has_device: true, cuts_runs: Some(true), zero_copy: false, no_socket: None };
+
+    fn check(option: Carrier, facts: &Facts, of_shards: Carrier, words: &str) {
+        let chosen = choose(option, facts);
+        assert_eq!(chosen.of_shards(), of_shards, "{option} {facts:?}");
+        assert_eq!(chosen.to_string().split(" (").next(), Some(words), "{option} {facts:?}");
+    }
+
+    #[test]
+    fn auto_is_the_socket_where_a_card_cuts_up_runs_and_the_kernel_would_copy() {
+        check(Carrier::Auto, &CARD, Carrier::Auto, "socket, the device cuts up runs");
+        let software = "rings, no device stands behind the interface that could cut up runs";
+        check(Carrier::Auto, &Facts { has_device: false, ..CARD }, Carrier::Rings, software);
+        let zero_copy = Facts { zero_copy: true, ..CARD };
+        check(Carrier::Auto, &zero_copy, Carrier::Rings, "rings, they have zero copy");
+        for cuts_runs in [Some(false), None] {
+            let uncut = Facts { cuts_runs, ..CARD };
+            check(Carrier::Auto, &uncut, Carrier::Rings, "rings, the device does not cut up runs");
+        }
+    }
+
+    #[test]
+    fn what_is_asked_for_is_had_where_it_can_be() {
+        let software = Facts { has_device: false, cuts_runs: None, zero_copy: true, no_socket: None };
+        for facts in [&CARD, &software] {
+            check(Carrier::Socket, facts, Carrier::Socket, "socket, carrier is socket");
+            check(Carrier::Rings, facts, Carrier::Rings, "rings, carrier is rings");
+        }
+        let without = Facts { no_socket: Some("too many files".to_owned()), ..CARD };
+        for option in [Carrier::Auto, Carrier::Socket] {
+            check(option, &without, Carrier::Rings, "rings, a socket cannot be had: too many files");
+        }
+        check(Carrier::Rings, &without, Carrier::Rings, "rings, carrier is rings");
+    }
+}

@@ -1,0 +1,197 @@
+//! Long messages of an NI over rings that leave by a socket of its own.
+//!
+//! The frames are those that the rings would carry, so their receiver sees no difference. The kernel is given
+//! many at once, a run, and takes that through its layers as one packet. What arrives comes by the rings
+//! alone: the socket has a port that the kernel chose, and what is sent there is dropped.
+//!
+//! Invariants: frames that are sent again go by the rings, as do all for a while once the kernel has refused
+//! some: a message is never worse off than with the rings alone. No frame is longer than the socket's buffers.
+//!
+//! Decision: the socket goes by readiness, whatever the node's reactor is: it belongs to no thread then, so a
+//! shard with rings is driven by any.
+
+use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
+use std::time::Duration;
+
+use lnet_core::lnd::NiId;
+use lnet_core::time::Instant;
+use lnet_io::capture::Direction;
+use lnet_io::memory::Memory;
+use lnet_io::reactor::Reactor;
+use lnet_io::reactor::udp::{Endpoint, EndpointConfig, Refusal, UdpError, UdpSocket};
+use lnet_model::lnd::{Carrier, NiOption};
+use lnet_model::ni::NiOptions;
+use lnet_xdp_proto::{Content, OutgoingFrame};
+use rustix::io::Errno;
+
+use super::frames::Source;
+use super::ports::RingPort;
+use super::socket::{record, shorten, write_datagram};
+use super::{Port, XdpLnd};
+
+/// Payload of the shortest message that is long: several frames of the longest usual MTU.
+const LONG_BYTES_MIN: u32 = 16 << 10;
+/// Datagrams that are with the kernel at most: it is given them before they leave a CPU's cache.
+const SEND_BUFFERS: u16 = 128;
+/// How long all frames go by the rings after the kernel has refused some.
+const REST_INTERVAL: Duration = Duration::from_secs(1);
+
+/// A socket beside rings, by which long messages leave.
+pub(crate) struct Bulk {
+    endpoint: Box<Endpoint>,
+    /// Where its datagrams come from.
+    local: SocketAddr,
+    /// The choice: nothing goes by it, or long messages to peers that take runs (`auto`), or all.
+    carrier: Carrier,
+    /// Until when the rings have all frames.
+    rests_until: Option<Instant>,
+}
+
+impl Bulk {
+    /// A socket for the long messages of an NI on one shard.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub(crate) fn open(port: &Port, frame_max_bytes: usize) -> Result<Self, UdpError> {
+        let socket = UdpSocket::to_send(port.address, port.interface_index)?;
+        let local = socket.address();
+        let config = EndpointConfig {
+            receive_buffers: 1,
+            send_buffers: SEND_BUFFERS,
+            datagram_max_bytes: port.ring_datagram_max_bytes(frame_max_bytes),
+            receives_runs: false,
+            reactor: Reactor::Epoll,
+        };
+        let endpoint = Box::new(Endpoint::new(socket, &config)?);
+        Ok(Self { endpoint, local, carrier: Carrier::Rings, rests_until: None })
+    }
+
+    /// Becomes readable when a socket that was full has room.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.endpoint.fd()
+    }
+
+    /// Has long messages go as chosen from now on.
+    pub(crate) fn set_carrier(&mut self, carrier: Carrier) {
+        self.carrier = carrier;
+    }
+
+    /// Whether there is something to do that its descriptor would not report.
+    pub(super) fn has_work(&mut self) -> bool {
+        self.endpoint.has_work()
+    }
+
+    /// Whether there is a buffer for one more datagram.
+    #[inline]
+    pub(super) fn has_room(&mut self) -> bool {
+        self.endpoint.has_room()
+    }
+
+    /// Whether a frame goes by it.
+    #[inline]
+    fn takes(&self, outgoing: &OutgoingFrame) -> bool {
+        let Content::Message { resent: false, bundled: 0, run, .. } = &outgoing.content else { return false };
+        let is_its = match self.carrier {
+            Carrier::Rings => false,
+            Carrier::Auto => run.is_some() && self.endpoint.makes_runs(),
+            Carrier::Socket => outgoing.header.total_length >= LONG_BYTES_MIN,
+        };
+        is_its && self.rests_until.is_none()
+    }
+}
+
+/// Payload of the shortest message whose frames leave in runs by an NI over rings.
+pub(super) fn run_min_bytes(bulk: Option<&Bulk>) -> u32 {
+    match bulk.map_or(Carrier::Rings, |bulk| bulk.carrier) {
+        Carrier::Rings => u32::MAX,
+        Carrier::Auto | Carrier::Socket => LONG_BYTES_MIN,
+    }
+}
+
+impl XdpLnd {
+    /// The NI over rings whose socket takes this frame, if one does.
+    #[inline]
+    pub(super) fn bulk_of(&self, outgoing: &OutgoingFrame) -> Option<usize> {
+        let index = self.nis.ring_of(outgoing.ni)?;
+        let RingPort { port, bulk, frame_max_bytes, .. } = &self.nis.ports[index];
+        let bulk = bulk.as_ref().filter(|bulk| bulk.takes(outgoing))?;
+        // The interface may have got a larger MTU.
+        let longest = port.ring_datagram_max_bytes(*frame_max_bytes);
+        let takes_all = longest <= bulk.endpoint.datagram_max_bytes() && !self.faults.are_set();
+        takes_all.then_some(index)
+    }
+
+    /// Writes a frame to be sent by the socket of an NI over rings, which has room; its bytes.
+    #[inline]
+    pub(super) fn send_bulk(&mut self, index: usize, outgoing: &OutgoingFrame, memory: &Memory) -> usize {
+        let RingPort { port, bulk, .. } = &mut self.nis.ports[index];
+        let (Some(bulk), Some(address)) = (bulk, outgoing.destination.ip()) else {
+            self.counters.frames_let_go += 1;
+            return 0;
+        };
+        let Content::Message { run, .. } = &outgoing.content else { unreachable!("it has a payload") };
+        let (local, to) = (bulk.local, port.remote(address));
+        let source = Source { xfer: &self.xfer, memory };
+        let mut frame_bytes = 0;
+        bulk.endpoint.send(to, *run, |out| {
+            frame_bytes = write_datagram(outgoing, &source, &port.nid, out);
+            if self.tap.is_on() {
+                record(&mut self.tap, port, Direction::Sent, (local, to), &out[..frame_bytes]);
+            }
+            frame_bytes
+        });
+        self.counters.frames_sent += 1;
+        self.counters.frames_sent_by_socket += 1;
+        frame_bytes
+    }
+
+    /// Hands the kernel what was written for the sockets beside rings.
+    #[inline]
+    pub(super) fn flush_bulk(&mut self) {
+        for index in 0..self.nis.ports.len() {
+            let Some(bulk) = &mut self.nis.ports[index].bulk else { continue };
+            // What waits for room has some by now, or none.
+            let outcome = if bulk.endpoint.has_room() { bulk.endpoint.flush() } else { bulk.endpoint.turn() };
+            self.note(outcome);
+        }
+    }
+
+    /// Looks at what the kernel has refused of the sockets beside rings: those rest then.
+    pub(super) fn follow_bulk(&mut self, now: Instant) {
+        for index in 0..self.nis.ports.len() {
+            let RingPort { port, bulk: Some(bulk), frame_max_bytes, .. } = &mut self.nis.ports[index] else {
+                continue;
+            };
+            bulk.rests_until = bulk.rests_until.filter(|until| *until > now);
+            let outcome = bulk.endpoint.turn();
+            let mut shortened = None;
+            while let Some(Refusal { to, errno }) = bulk.endpoint.poll_refusal() {
+                self.counters.frames_sent -= 1;
+                self.counters.frames_sent_by_socket -= 1;
+                self.counters.frames_let_go += 1;
+                if errno != Errno::MSGSIZE {
+                    tracing::debug!(%errno, %to, "the kernel refuses frames of a socket: the rings have them");
+                    bulk.rests_until = Some(now + REST_INTERVAL);
+                } else if shortened.replace(to) != Some(to) {
+                    // The kernel is asked once about a window that is refused.
+                    let buffer_bytes = port.ring_datagram_max_bytes(*frame_max_bytes);
+                    shorten((port, bulk.endpoint.socket()), buffer_bytes, now, to, &mut self.xfer);
+                }
+            }
+            self.note(outcome);
+        }
+    }
+
+    /// Has the long messages of an NI over rings go by another carrier from now on.
+    pub(super) fn change_carrier(&mut self, ni: NiId, options: &NiOptions) {
+        let Some(index) = self.nis.ring_of(ni).filter(|_| options.get(NiOption::Carrier).is_some()) else {
+            return;
+        };
+        let bulk = &mut self.nis.ports[index].bulk;
+        if let Some(bulk) = bulk {
+            bulk.set_carrier(options.carrier());
+        }
+        self.xfer.set_run_min(ni, run_min_bytes(bulk.as_ref()));
+    }
+}
