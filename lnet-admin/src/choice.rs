@@ -2,6 +2,7 @@
 
 use lnet_core::shard::{Candidate, Criterion, Explanation, Weighed};
 use lnet_core::topology::PRIORITY_NONE;
+use lnet_model::lnd::{ACTIVE_CARRIER, NiFact};
 use lnet_model::records::{
     CptRecord, ExplainRecord, ExplainedCandidate, ExplainedChoice, ExplainedKind, ExplainedPath,
     ExplainedStep, RecoveryRecord,
@@ -60,8 +61,18 @@ impl Control {
         ExplainedChoice {
             shards: vec![shard],
             path,
+            carrier: path.and_then(|path| self.carrier_of(&path.from)),
             reason: reason.map(str::to_owned),
             steps: steps.collect(),
+        }
+    }
+
+    /// What takes long messages by a local NI, as its LND tells it.
+    fn carrier_of(&self, nid: &Nid) -> Option<String> {
+        let nis = self.lnet.nis();
+        match nis.iter().find(|state| state.config.nid == *nid)?.fact(ACTIVE_CARRIER)? {
+            NiFact::Text(text) => Some(text.clone()),
+            NiFact::Number(_) | NiFact::Counts(_) => None,
         }
     }
 

@@ -30,6 +30,9 @@ pub struct ExplainedChoice {
     pub shards: Vec<u32>,
     /// The local NI and the NID of the peer; `None` where nothing leads there.
     pub path: Option<ExplainedPath>,
+    /// What takes long messages by the local NI, and why, where it has more than one carrier.
+    #[serde(default)]
+    pub carrier: Option<String>,
     /// Why there is nothing to choose, where that is so.
     pub reason: Option<String>,
     /// The steps of the choice, in their order; with the values of the first of the shards.

@@ -184,6 +184,7 @@ explain:
       shards: \"[0,1]\"
       from: 10.77.0.11@tcp
       to: 10.77.0.12@tcp
+      carrier: socket, carrier is socket
       steps:
       -     choose: peer ni
             candidates:
