@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "where a test cannot unwrap, it has failed")]
 
 mod absent;
+mod carriers;
 mod checksums;
 mod churn;
 mod clients;

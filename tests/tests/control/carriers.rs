@@ -1,0 +1,120 @@
+//! Long messages of NIs over rings, by these or by a socket beside them.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use lnet_tests::netns::{NETNS_NODES, require_privilege, wait_until};
+
+use crate::hostile_tcp::{count, load_number};
+use crate::run::{Daemon, PATIENCE, Two};
+
+/// Name of the counter of frames that left by a socket beside rings.
+const BESIDE: &str = "frames beside rings";
+/// Sizes of messages: in one short frame, in one frame, and long ones.
+const SIZES: [u32; 4] = [200, 5000, 60_000, 1 << 20];
+
+/// Two daemons over rings, in these modes.
+fn two_in(modes: [&str; 2]) -> Two {
+    let two = Two::new(1, "");
+    for ((daemon, namespace), mode) in
+        [(&two.a, two.netns.a()), (&two.b, two.netns.b())].into_iter().zip(modes)
+    {
+        daemon.good("lnet configure");
+        daemon.good(&format!("net add --net xdp --if {} --mode {mode}", namespace.interface().name));
+    }
+    two
+}
+
+/// Begins a load of so many messages, Puts and Gets, to a peer with a target.
+fn begin(daemon: &Daemon, peer: &str, messages: u32) -> u32 {
+    let size = |bytes: &u32| format!(r#"{{"min_bytes":{bytes},"max_bytes":{bytes},"weight":1}}"#);
+    let sizes = SIZES.iter().map(size).collect::<Vec<_>>().join(",");
+    let scheme = daemon.directory.file("scheme.json", &format!(r#"{{"puts_percent":70,"sizes":[{sizes}]}}"#));
+    let words = format!(
+        "load start initiator --to {peer} --messages {messages} --window 16 --timeout-ms 20000 --scheme {}",
+        scheme.display()
+    );
+    load_number(&daemon.good(&words))
+}
+
+/// The carrier is switched under loads both ways; nothing is lost or wrong, and each frame is accounted for.
+fn switched_under_load(modes: [&str; 2], messages: u32) {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = two_in(modes);
+    let [a, b] = two.nids(0);
+    two.a.good(&format!("discover {b}"));
+    two.b.good("load start target");
+    two.a.good("load start target");
+    let loads = [begin(&two.a, &b, messages), begin(&two.b, &a, messages)];
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let ended = [(&two.a, loads[0]), (&two.b, loads[1])]
+                .map(|(daemon, load)| daemon.run(&format!("load wait {load}")));
+            is_over.store(true, Ordering::Relaxed);
+            assert!(ended.iter().all(|ran| ran.status == 0), "{ended:?}");
+        });
+        let carriers = ["socket", "rings", "socket", "auto"].into_iter().cycle();
+        for carrier in carriers.take_while(|_| !is_over.load(Ordering::Relaxed)) {
+            two.a.good(&format!("net set --all --carrier {carrier}"));
+            two.b.good(&format!("net set --nid {b} --carrier {carrier}"));
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    for daemon in [&two.a, &two.b] {
+        assert!(count(daemon, BESIDE) > 100, "{}", daemon.good("frames show"));
+        daemon.good("frames check");
+    }
+    two.a.stop();
+    two.b.stop();
+}
+
+#[test]
+fn the_carrier_is_switched_under_load() {
+    switched_under_load(["native", "native"], 2000);
+}
+
+/// The peer in generic mode takes no runs, and sends some.
+#[test]
+fn the_carrier_is_switched_under_load_to_a_peer_in_generic_mode() {
+    switched_under_load(["native", "generic"], 1000);
+}
+
+#[test]
+fn what_takes_long_messages_is_told_and_why() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = two_in(["native", "socket"]);
+    let [_, b] = two.nids(0);
+    let told = |words: &str, expected: &str| {
+        let shown = two.a.good(words);
+        assert!(shown.contains(expected), "{expected:?} is not in {shown}");
+    };
+    let software = "rings, no device stands behind the interface that could cut up runs";
+    told("net show --net xdp -v", &format!("active carrier: {software}"));
+    told(&format!("explain {b}"), &format!("carrier: {software}"));
+    two.b.good("load start target");
+    two.a.good(&format!("load wait {}", begin(&two.a, &b, 50)));
+    assert_eq!(count(&two.a, BESIDE), 0);
+    two.a.good("net set --all --carrier socket");
+    told("net show --net xdp -v", "carrier: socket\n");
+    told("net show --net xdp -v", "active carrier: socket, carrier is socket");
+    told(&format!("explain {b}"), "carrier: socket, carrier is socket");
+    two.a.good(&format!("load wait {}", begin(&two.a, &b, 50)));
+    wait_until("frames leave beside the rings", PATIENCE, || count(&two.a, BESIDE) > 100);
+    // A node that is made again from its export goes on so.
+    let exported = two.a.good("export --backup");
+    two.a.good("lnet unconfigure");
+    two.a.good("lnet configure");
+    two.a.good_with("import", &exported);
+    told(&format!("explain {b}"), "carrier: socket, carrier is socket");
+    // An NI over sockets keeps the wish, and has nothing to choose.
+    two.b.good("net set --all --carrier rings");
+    let shown = two.b.good("net show --net xdp -v");
+    assert!(shown.contains("carrier: rings\n") && !shown.contains("active carrier"), "{shown}");
+    two.a.stop();
+    two.b.stop();
+}
