@@ -109,7 +109,12 @@ pub trait Driver: Lnd<Memory = Memory> {
     /// Whether there is something to do that nothing watched would report.
     fn has_work(&mut self) -> bool;
 
-    /// Whether something has arrived, as far as that costs no more than a look at memory.
+    /// Prepares for a sleep of its driver: what has only been looked for is told by something watched from
+    /// now on, or by [`Driver::has_work`].
+    fn prepare_sleep(&mut self) {}
+
+    /// Whether something has arrived, as far as that costs no more than a look at memory, or at a socket or
+    /// two.
     fn has_arrivals(&mut self) -> bool;
 
     /// Whether something may have come that [`Driver::has_arrivals`] does not see.

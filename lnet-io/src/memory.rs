@@ -20,7 +20,7 @@ use std::ops::Range;
 
 use lnet_core::handle::{BufferHandle, BufferRef, Cookie, CookieKind, MdHandle, ShardId};
 use lnet_core::lnd::Span;
-use lnet_core::md::{MdOptions, MdSpec, Threshold};
+use lnet_core::md::{MdOptions, MdSpec};
 
 use crate::region::LeaseError;
 pub use crate::region::{Fragments, FragmentsMut, checksum};
@@ -40,23 +40,16 @@ pub struct Terms {
     pub peers_choose: bool,
     /// Whether peers read it, and no peer writes to it; or whether no peer does either.
     pub is_read_alone: bool,
-    /// Whether peers write to it, each to bytes of its own, and none reads it; or whether no peer does
-    /// either, and a REPLY is alone with its bytes.
-    pub is_written_alone: bool,
 }
 
 impl Terms {
     /// Terms of a descriptor that is made like this.
     pub fn of(md: &MdSpec) -> Self {
-        let [puts, gets, chosen] =
-            [MdOptions::PUT, MdOptions::GET, MdOptions::MANAGE_REMOTE].map(|bit| md.options.contains(bit));
         Self {
             comes_home: md.event_queue.is_some(),
             peers_choose: md.options.contains(MdOptions::MANAGE_REMOTE)
                 || !md.options.intersects(MdOptions::PUT | MdOptions::GET),
-            is_read_alone: !puts,
-            // One message alone overlaps with none.
-            is_written_alone: !(gets || puts && chosen && md.threshold != Threshold::Count(1)),
+            is_read_alone: !md.options.contains(MdOptions::PUT),
         }
     }
 }
@@ -92,9 +85,7 @@ impl Ended {
 struct Adopted {
     buffer: BufferRef,
     offset_bytes: u64,
-    length_bytes: usize,
-    /// `None` once the kernel has been lent it.
-    lease: Option<WriteLease>,
+    lease: WriteLease,
 }
 
 impl Adopted {
@@ -102,7 +93,7 @@ impl Adopted {
     fn range(&self, span: &Span) -> Option<Range<usize>> {
         let start = usize::try_from(span.offset_bytes.checked_sub(self.offset_bytes)?).ok()?;
         let range = start..start.checked_add(span.length_bytes as usize)?;
-        (self.buffer == span.buffer && range.end <= self.length_bytes).then_some(range)
+        (self.buffer == span.buffer && range.end <= self.lease.length_bytes()).then_some(range)
     }
 }
 
@@ -266,32 +257,10 @@ impl Memory {
     /// Lends a span of this shard's to the kernel, which reads it; `None` where peers might have it written
     /// to meanwhile, or it is lent.
     pub fn lend_to_device(&mut self, span: &Span) -> Option<ReadLease> {
-        self.loan_of(span, |terms| terms.is_read_alone)?.buffer.0.lend_read(range(span)).ok()
-    }
-
-    /// Lends a span of this shard's, or the rest of one that was adopted, to the kernel, which fills the
-    /// lease from that byte on; `None` where another message might go there or come from there meanwhile, or
-    /// it is lent. The message does not end before the lease is back.
-    pub fn lend_from_device(&mut self, span: &Span) -> Option<(WriteLease, usize)> {
-        if span.buffer.0.shard() != self.shard {
-            let index = index_of(&self.adopted, span).checked_sub(1)?;
-            let adopted = &mut self.adopted[index];
-            let filled = adopted.range(span).filter(|range| range.end == adopted.length_bytes)?;
-            return Some((adopted.lease.take()?, filled.start));
-        }
-        let loan = self.loan_of(span, |terms| terms.is_written_alone)?;
-        Some((loan.buffer.0.lend_write(range(span)).ok()?, 0))
-    }
-
-    /// Whether [`Memory::lend_from_device`] lends a span that is not lent already.
-    pub fn is_written_alone(&mut self, span: &Span) -> bool {
-        span.buffer.0.shard() != self.shard || self.loan_of(span, |terms| terms.is_written_alone).is_some()
-    }
-
-    fn loan_of(&mut self, span: &Span, allows: impl Fn(&Terms) -> bool) -> Option<&mut Loan> {
         let slot = span.buffer.0.slot() as usize;
-        self.terms.get(slot).filter(|terms| allows(terms))?;
-        self.loans.get_mut(slot)?.as_mut().filter(|loan| span.buffer == loan.md)
+        self.terms.get(slot).filter(|terms| terms.is_read_alone)?;
+        let loan = self.loans.get_mut(slot)?.as_mut().filter(|loan| span.buffer == loan.md)?;
+        loan.buffer.0.lend_read(range(span)).ok()
     }
 
     /// Has fetched where the buffer of a descriptor of this shard's lies.
@@ -427,12 +396,11 @@ impl Memory {
         assert!(self.adopted.len() < self.adopted_max, "more leases were adopted than messages may arrive");
         let index = index_of(&self.adopted, span);
         let Span { buffer, offset_bytes, .. } = *span;
-        let length_bytes = lease.length_bytes();
-        self.adopted.insert(index, Adopted { buffer, offset_bytes, length_bytes, lease: Some(lease) });
+        self.adopted.insert(index, Adopted { buffer, offset_bytes, lease });
     }
 
-    /// Returns the lease on an adopted span to the sibling that gave it, unless the kernel has returned it.
-    /// Before the sibling is told of it: what was written is there then.
+    /// Returns the lease on an adopted span to the sibling that gave it. Before the sibling is told of it:
+    /// what was written is there then.
     ///
     /// # Panics
     /// If the span was not adopted.
@@ -441,8 +409,8 @@ impl Memory {
             return;
         }
         let index = index_of(&self.adopted, span).checked_sub(1).expect(NO_LOAN);
-        let Adopted { buffer, offset_bytes, length_bytes, .. } = self.adopted[index];
-        let is_whole = (buffer, offset_bytes, length_bytes)
+        let Adopted { buffer, offset_bytes, ref lease } = self.adopted[index];
+        let is_whole = (buffer, offset_bytes, lease.length_bytes())
             == (span.buffer, span.offset_bytes, span.length_bytes as usize);
         assert!(is_whole, "a span is released as it was adopted");
         self.adopted.remove(index);
@@ -474,8 +442,7 @@ impl Memory {
         }
         let index = index_of(&self.adopted, span).checked_sub(1).expect(NO_LOAN);
         let adopted = &self.adopted[index];
-        let lease = adopted.lease.as_ref().expect(NO_LOAN);
-        lease.fragments(adopted.range(span).expect(NO_LOAN))
+        adopted.lease.fragments(adopted.range(span).expect(NO_LOAN))
     }
 }
 
@@ -500,7 +467,7 @@ fn adopted_fragments_mut<'a>(adopted: &'a mut [Adopted], shard: ShardId, span: &
     let index = index_of(adopted, span).checked_sub(1).expect(NO_LOAN);
     let adopted = &mut adopted[index];
     let range = adopted.range(span).expect(NO_LOAN);
-    adopted.lease.as_mut().expect(NO_LOAN).fragments_mut(range)
+    adopted.lease.fragments_mut(range)
 }
 
 /// A shard's span for a descriptor that has no buffer is a programming error.

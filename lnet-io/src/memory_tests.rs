@@ -7,8 +7,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::xsk::{CHUNK_BYTES, Umem, UmemConfig};
 
-const TERMS: Terms =
-    Terms { comes_home: true, peers_choose: false, is_read_alone: false, is_written_alone: false };
+const TERMS: Terms = Terms { comes_home: true, peers_choose: false, is_read_alone: false };
 
 impl Memory {
     /// The bytes of a span that lies in one fragment.
@@ -98,25 +97,18 @@ fn terms_are_those_of_the_descriptor() {
         event_queue: None,
         user_ptr: 0,
     };
-    let terms = |comes_home, peers_choose, is_read_alone, is_written_alone| Terms {
-        comes_home,
-        peers_choose,
-        is_read_alone,
-        is_written_alone,
-    };
-    assert_eq!(Terms::of(&md), terms(false, false, false, true));
+    let terms = |comes_home, peers_choose, is_read_alone| Terms { comes_home, peers_choose, is_read_alone };
+    assert_eq!(Terms::of(&md), terms(false, false, false));
     md.event_queue = Some(lnet_core::handle::EqHandle(Cookie::new(CookieKind::EventQueue, ShardId(0), 0, 1)));
-    assert_eq!(Terms::of(&md), terms(true, false, false, true));
+    assert_eq!(Terms::of(&md), terms(true, false, false));
     md.options = MdOptions::PUT | MdOptions::MANAGE_REMOTE;
-    assert_eq!(Terms::of(&md), terms(true, true, false, false));
-    md.threshold = Threshold::Count(1);
-    assert_eq!(Terms::of(&md), terms(true, true, false, true), "one message");
+    assert_eq!(Terms::of(&md), terms(true, true, false));
     md.options = MdOptions::PUT | MdOptions::GET;
-    assert_eq!(Terms::of(&md), terms(true, false, false, false));
+    assert_eq!(Terms::of(&md), terms(true, false, false));
     md.options = MdOptions::GET | MdOptions::MANAGE_REMOTE;
-    assert_eq!(Terms::of(&md), terms(true, true, true, false));
+    assert_eq!(Terms::of(&md), terms(true, true, true));
     md.options = MdOptions::NONE;
-    assert_eq!(Terms::of(&md), terms(true, true, true, true), "REPLYs go there");
+    assert_eq!(Terms::of(&md), terms(true, true, true), "REPLYs go there");
 }
 
 #[test]
@@ -172,27 +164,6 @@ fn a_sibling_receives_into_a_span() {
     assert!(!lender.is_lent(&whole));
     assert_eq!(lender.bytes(&span(md(1, 1), 0, 8)), [0, 0, 1, 7, 7, 4, 0, 0]);
     assert_eq!(lender.give_back(md(1, 1)), Some(Buffer::from(vec![0, 0, 1, 7, 7, 4, 0, 0])));
-}
-
-#[test]
-fn the_kernel_fills_the_rest_of_a_siblings_span() {
-    let (mut lender, mut sibling) = (memory(2), Memory::new(ShardId(1), 2, 2));
-    lender.lend(md(1, 1), Buffer::zeroed(8), TERMS);
-    let [whole, rest, part] = [(2, 4), (3, 3), (3, 2)].map(|(offset, length)| span(md(1, 1), offset, length));
-    assert!(!lender.is_written_alone(&whole));
-    sibling.adopt(lender.lend_write(&whole).unwrap(), &whole);
-    sibling.bytes_mut(&span(md(1, 1), 2, 1)).fill(1);
-    assert!(sibling.is_written_alone(&rest), "whoever is lent bytes is alone with them");
-    // More than is wanted would be filled.
-    assert!(sibling.lend_from_device(&part).is_none());
-    let (mut lease, filled_bytes) = sibling.lend_from_device(&rest).unwrap();
-    assert!(sibling.lend_from_device(&rest).is_none());
-    assert_eq!((filled_bytes, lease.length_bytes()), (1, 4));
-    lease[filled_bytes..].copy_from_slice(&[2, 3, 4]);
-    drop(lease);
-    sibling.release(&whole);
-    assert_eq!(lender.bytes(&whole), [1, 2, 3, 4]);
-    assert!(!lender.is_lent(&whole));
 }
 
 #[test]

@@ -45,6 +45,6 @@ pub(crate) trait Supply {
 }
 
 /// The error of the system call that has just failed.
-fn last_error() -> Errno {
+pub(crate) fn last_error() -> Errno {
     Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

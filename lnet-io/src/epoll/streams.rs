@@ -10,8 +10,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 
 use rustix::buffer::spare_capacity;
-use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::io::{Errno, Result};
 use rustix::net::SocketFlags;
 
@@ -45,8 +45,8 @@ pub(crate) enum StreamRequest<'a> {
     ReceiveMany,
     /// Receives into one such buffer at most so many bytes; 0: as many as it holds.
     ReceiveOnce(u32),
-    /// Receives into these pieces, once.
-    Fill(&'a [libc::iovec]),
+    /// Waits until something can be received.
+    AwaitBytes,
     /// Sends of these pieces as much as the socket has room for.
     Send(&'a [libc::iovec]),
     /// Connects.
@@ -62,7 +62,7 @@ pub(crate) enum StreamRequest<'a> {
 enum Attempt {
     ReceiveMany,
     ReceiveOnce(u32),
-    Fill,
+    AwaitBytes,
     Send,
     Connect(SocketAddr),
     AwaitConnection,
@@ -179,7 +179,7 @@ impl Operations {
         let (receives, attempt, pieces) = match request {
             StreamRequest::ReceiveMany => (true, Attempt::ReceiveMany, none),
             StreamRequest::ReceiveOnce(bytes) => (true, Attempt::ReceiveOnce(bytes), none),
-            StreamRequest::Fill(pieces) => (true, Attempt::Fill, pieces),
+            StreamRequest::AwaitBytes => (true, Attempt::AwaitBytes, none),
             StreamRequest::Accept => (true, Attempt::Accept, none),
             StreamRequest::Send(pieces) => (false, Attempt::Send, pieces),
             StreamRequest::Connect(to) => (false, Attempt::Connect(to), none),
@@ -299,10 +299,10 @@ impl Operations {
             let tried = match attempt {
                 Attempt::ReceiveMany => self.receive_many(borrowed, user_data, half, may_wait, supply),
                 Attempt::ReceiveOnce(bytes) => self.receive_once(borrowed, user_data, bytes, supply),
-                Attempt::Fill => fill(borrowed, half),
+                Attempt::AwaitBytes => await_readiness(borrowed, PollFlags::IN),
                 Attempt::Send => send(borrowed, half),
                 Attempt::Connect(to) => connect(borrowed, to),
-                Attempt::AwaitConnection => await_connection(borrowed),
+                Attempt::AwaitConnection => await_readiness(borrowed, PollFlags::OUT),
                 Attempt::Accept => self.accept(borrowed, user_data),
             };
             match tried {
@@ -440,12 +440,6 @@ fn tried(result: isize) -> Tried {
     }
 }
 
-fn fill(fd: BorrowedFd<'_>, half: &Half) -> Tried {
-    let mut message = message(half);
-    // SAFETY: the caller of `start` lends the memory of the pieces until it has completed.
-    tried(unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, libc::MSG_DONTWAIT) })
-}
-
 fn send(fd: BorrowedFd<'_>, half: &Half) -> Tried {
     let message = message(half);
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
@@ -463,9 +457,8 @@ fn connect(fd: BorrowedFd<'_>, to: SocketAddr) -> Tried {
     }
 }
 
-fn await_connection(fd: BorrowedFd<'_>) -> Tried {
-    use rustix::event::{PollFd, PollFlags};
-    let mut fds = [PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+fn await_readiness(fd: BorrowedFd<'_>, wanted: PollFlags) -> Tried {
+    let mut fds = [PollFd::from_borrowed_fd(fd, wanted)];
     match rustix::event::poll(&mut fds, Some(&Timespec::default())) {
         Ok(0) => Tried::NotNow,
         Err(Errno::INTR) => Tried::GoesOn,

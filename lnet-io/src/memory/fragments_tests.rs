@@ -8,8 +8,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::xsk::{CHUNK_BYTES, Umem, UmemConfig};
 
-const TERMS: Terms =
-    Terms { comes_home: true, peers_choose: false, is_read_alone: false, is_written_alone: false };
+const TERMS: Terms = Terms { comes_home: true, peers_choose: false, is_read_alone: false };
 
 impl Buffer {
     /// Cuts these bytes at these shares of their length, in 65536ths.

@@ -104,6 +104,11 @@ impl Buffers {
         usize::from(index)
     }
 
+    /// Whether a buffer is one of these.
+    pub(super) fn has(&self, buffer: &Buffer) -> bool {
+        buffer.of == self.id
+    }
+
     /// The bytes of a filled buffer.
     ///
     /// # Panics
@@ -172,7 +177,7 @@ impl Buffers {
     }
 }
 
-/// Without `io_uring` the process itself takes buffers from the ring.
+/// Buffers that no `io_uring` has, the process itself takes from the ring.
 impl Supply for Buffers {
     fn peek(&self, ahead: u16) -> Option<Spare> {
         if ahead >= self.tail.wrapping_sub(self.head) {

@@ -1,7 +1,7 @@
 //! Streams of bytes: the TCP sockets of one shard, over one `io_uring` or by readiness.
 //!
 //! A stream is accepted, dialled or adopted. It receives into provided buffers, on and on or once, or
-//! straight into a lease; it sends what is queued, copied or in a lease, one operation at a time. [`Streams`]
+//! straight into its place; it sends what is queued, copied or in a lease, one operation at a time. [`Streams`]
 //! know nothing of what the bytes mean.
 //!
 //! The driver of streams asks for something, upon which nothing happens at once. It has that started by
@@ -18,13 +18,15 @@
 //! - What is under way belongs to the thread that started it, so a thread that finds another's ends that
 //!   first. An operation that was cancelled has taken no bytes of the stream that it did not tell of.
 //! - One operation receives and one sends on a stream at a time, so its bytes stay in order.
-//! - No operation can block: the kernel would make a thread for it. So none waits for all of a placement's
-//!   bytes.
+//! - No operation can block: the kernel would make a thread for it.
+//! - What is received straight into its place is received by a system call of the driver's, which takes what
+//!   there is: no memory of others is the kernel's from one turn to the next.
 
 mod error;
 mod listen;
 mod operation;
 mod outgoing;
+mod polled;
 mod receive;
 mod send;
 pub mod socket;
@@ -55,6 +57,7 @@ use crate::epoll::Completion;
 use listen::Listeners;
 use operation::{Operation, Purpose, SLOTS_MAX, Tag};
 use outgoing::SpareMemory;
+use polled::Polled;
 use socket::{set_tos, set_unacknowledged_max, unacknowledged_bytes};
 use stream::{Phase, Stream};
 use submission::{Request, Submission};
@@ -82,6 +85,7 @@ pub struct Streams {
     due: VecDeque<u32>,
     /// Streams that wait for a provided buffer.
     starved: VecDeque<u32>,
+    polled: Polled,
     events: VecDeque<StreamEvent>,
     completions: Vec<Completion>,
     driver: Option<ThreadId>,
@@ -121,6 +125,8 @@ impl Streams {
                 _ => system("IORING_REGISTER_PBUF_RING", &error).into(),
             })?;
         }
+        let polled = Polled::new(receive_buffer_bytes as usize)
+            .map_err(|source| WaitError::System { operation: "mmap", source })?;
         Ok(Self {
             submission,
             buffers: ManuallyDrop::new(buffers),
@@ -132,6 +138,7 @@ impl Streams {
             listeners: Listeners::default(),
             due: VecDeque::new(),
             starved: VecDeque::new(),
+            polled,
             events: VecDeque::new(),
             completions: Vec::new(),
             driver: None,
@@ -219,7 +226,7 @@ impl Streams {
         self.listeners.make_due();
     }
 
-    /// Detaches a stream, for another shard. Receiving ends, what is queued is sent, a placement ends; then
+    /// Detaches a stream, for another shard. Receiving ends, what is queued is sent; then
     /// [`StreamEvent::Detached`] brings the socket. Bytes that arrived before are told of before.
     pub fn detach(&mut self, id: StreamId) {
         if let Some(stream) = self.find(id) {
@@ -284,6 +291,9 @@ impl Streams {
             self.submission.enter(&mut self.buffers)?;
         }
         self.reap();
+        if self.events.is_empty() {
+            self.look();
+        }
         // What has ended often has a successor.
         if self.has_due() {
             self.flush()?;
@@ -395,8 +405,7 @@ impl Streams {
     fn settle(&mut self, slot: u32) {
         let id = self.id(slot);
         let stream = &mut self.slots[slot as usize];
-        let receives = !stream.receive.is_idle() || stream.wanted.is_placement();
-        if receives {
+        if !stream.receive.is_idle() {
             return;
         }
         if stream.stops() {

@@ -148,9 +148,10 @@ impl<'a> FragmentsMut<'a> {
         self.0.one_view().map(|view| unsafe { view.bytes_mut() })
     }
 
-    /// Addresses like [`Fragments::into_addresses`].
-    pub(crate) fn into_addresses(self) -> impl Iterator<Item = NonNull<[u8]>> + use<'a> {
-        self.0.into_addresses()
+    /// Bytes of all slices that are left.
+    #[must_use]
+    pub fn length_bytes(&self) -> usize {
+        self.0.length_bytes()
     }
 
     /// Fills all of them with the first bytes of `source`, which is as long at least.

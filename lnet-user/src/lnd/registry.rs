@@ -310,8 +310,15 @@ macro_rules! lnds {
                 $(self.$field.as_mut().is_some_and(|lnd| lnd.has_work()))||*
             }
 
+            /// Prepares for a sleep of who drives.
+            pub(crate) fn prepare_sleep(&mut self) {
+                $(if let Some(lnd) = &mut self.$field {
+                    lnd.prepare_sleep();
+                })*
+            }
+
             /// Whether something has come from other nodes, as far as that costs no more than a look at
-            /// memory.
+            /// memory, or at a socket or two.
             #[inline]
             pub(crate) fn has_arrivals(&mut self) -> bool {
                 $(self.$field.as_mut().is_some_and(|lnd| lnd.has_arrivals()))||*

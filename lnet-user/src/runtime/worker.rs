@@ -494,6 +494,7 @@ impl Worker {
     ) -> Option<Sleep> {
         // After a sleep there is something to do, be it for a timer.
         self.idle_polls.end();
+        self.lnd.prepare_sleep();
         // What came before the arming caused no wake-up. Frames are no matter: their arrival wakes anyway.
         let has_messages = self.shard.has_transmit() && !self.device_full;
         let has_mesh = self.mesh.has_arrivals() || self.shard.has_mesh() && !self.mesh.is_blocked();

@@ -26,6 +26,7 @@ mod refusing;
 mod registered;
 mod served;
 mod shapes;
+mod shared_tcp;
 mod silent;
 mod tcp;
 mod traffic;

@@ -1,13 +1,14 @@
 //! How streams receive.
 
 use io_uring::cqueue;
-use rustix::io::Errno;
+use rustix::io::{Errno, IoSliceMut};
+use rustix::net::{RecvAncillaryBuffer, RecvFlags, recvmsg};
 
 use super::operation::{Operation, Purpose, Tag};
 use super::stream::{Phase, Wanted};
 use super::submission::{PIECES_MAX, Request};
 use super::{Mode, ReceivedBytes, StreamEvent, StreamId, Streams, errno_of, is_pause};
-use crate::region::WriteLease;
+use crate::region::FragmentsMut;
 
 impl Streams {
     /// Receives into provided buffers; each brings a [`StreamEvent::Received`].
@@ -18,14 +19,53 @@ impl Streams {
         self.want(id, Wanted::Buffers(mode));
     }
 
-    /// Receives as many bytes as the lease has from `filled_bytes` on straight into it;
-    /// [`StreamEvent::Placed`] brings the lease back.
+    /// Tells by [`StreamEvent::Readable`] when [`Streams::receive_now`] would find something.
     ///
     /// # Panics
-    /// If a receive is under way, or nothing is to be filled.
-    pub fn receive_into(&mut self, id: StreamId, lease: WriteLease, filled_bytes: usize) {
-        assert!(filled_bytes < lease.length_bytes(), "a placement of no bytes");
-        self.want(id, Wanted::Placement { lease, placed_bytes: filled_bytes });
+    /// If a receive is under way.
+    pub fn await_bytes(&mut self, id: StreamId) {
+        self.want(id, Wanted::Readiness);
+    }
+
+    /// Receives what has arrived straight into `place`, as far as that goes; how many bytes. `None` if
+    /// nothing waits in the kernel. At the end of the stream that is so for good, and [`StreamEvent::Ended`]
+    /// follows.
+    ///
+    /// # Panics
+    /// If a receive is under way, or `place` has no bytes.
+    pub fn receive_now(&mut self, id: StreamId, mut place: FragmentsMut<'_>) -> Option<usize> {
+        assert!(place.length_bytes() != 0, "a receive of no bytes");
+        let stream = self.find(id)?;
+        if stream.stops() || stream.is_ended {
+            return None;
+        }
+        assert!(stream.wanted.is_nothing() && stream.receive.is_idle(), "two receives at once on a stream");
+        let socket = stream.socket.as_ref().filter(|_| stream.phase == Phase::Open)?;
+        let mut pieces: [_; PIECES_MAX] =
+            core::array::from_fn(|_| IoSliceMut::new(place.next().unwrap_or_default()));
+        let mut ancillary = RecvAncillaryBuffer::new(&mut []);
+        let received = loop {
+            match recvmsg(socket, &mut pieces, &mut ancillary, RecvFlags::DONTWAIT) {
+                Err(Errno::INTR) => {}
+                other => break other,
+            }
+        };
+        match received.map(|message| message.bytes) {
+            Ok(0) => {
+                let error = stream.has_hung_up().then_some(Errno::CONNRESET);
+                self.drop_wanted(id.slot, error);
+                None
+            }
+            Ok(bytes) => {
+                self.counters.placed_bytes += bytes as u64;
+                Some(bytes)
+            }
+            Err(Errno::AGAIN) => None,
+            Err(errno) => {
+                self.drop_wanted(id.slot, Some(errno));
+                None
+            }
+        }
     }
 
     fn want(&mut self, id: StreamId, wanted: Wanted) {
@@ -36,8 +76,7 @@ impl Streams {
         self.make_due(id.slot);
     }
 
-    /// Ends a receive into buffers, or waits for the end of a placement; then [`StreamEvent::Paused`]
-    /// follows. Bytes that arrived are told of before.
+    /// Ends a receive; then [`StreamEvent::Paused`] follows. Bytes that arrived are told of before.
     pub fn pause(&mut self, id: StreamId) {
         if let Some(stream) = self.find(id) {
             stream.is_pausing = true;
@@ -49,7 +88,8 @@ impl Streams {
     #[must_use]
     #[inline]
     pub fn bytes(&self, received: &ReceivedBytes) -> &[u8] {
-        &self.buffers.bytes(&received.buffer)[..received.length as usize]
+        let bytes = self.polled.bytes(&received.buffer);
+        &bytes.unwrap_or_else(|| self.buffers.bytes(&received.buffer))[..received.length as usize]
     }
 
     /// Whether few buffers are left: bytes that wait are to be moved elsewhere, so that other streams can
@@ -61,14 +101,16 @@ impl Streams {
     /// Lets the kernel use their buffer again.
     #[inline]
     pub fn give_back(&mut self, received: ReceivedBytes) {
-        self.buffers.give_back(received.buffer);
+        match self.polled.buffers_of(&received.buffer) {
+            Some(polled) => polled.give_back(received.buffer),
+            None => self.buffers.give_back(received.buffer),
+        }
     }
 
     /// Starts or ends the receive of an open stream.
     pub(super) fn advance_receive(&mut self, slot: u32) {
         let stream = &mut self.slots[slot as usize];
-        let stops = stream.stops() && !stream.wanted.is_placement();
-        if stops {
+        if stream.stops() {
             self.cancel(slot, Purpose::Receive);
             return;
         }
@@ -80,18 +122,16 @@ impl Streams {
             return;
         }
         let fd = stream.fd();
-        let request = match &mut stream.wanted {
+        let request = match stream.wanted {
             Wanted::Nothing => return,
+            Wanted::Buffers(Mode::Many) if stream.is_polled => return,
             Wanted::Buffers(_) if stream.is_starved => return,
             Wanted::Buffers(_) if !self.buffers.is_stocked() => return self.starve(slot),
-            Wanted::Buffers(Mode::Many) => Request::ReceiveMany,
-            // A length of 0 is as much as the buffer holds.
-            Wanted::Buffers(Mode::Once) => Request::ReceiveOnce(0),
-            Wanted::Buffers(Mode::UpTo(bytes)) => Request::ReceiveOnce(*bytes),
-            Wanted::Placement { lease, placed_bytes } => {
-                let pieces = lease.fragments_mut(*placed_bytes..lease.length_bytes()).into_addresses();
-                Request::Fill(self.submission.vector(pieces.take(PIECES_MAX)))
-            }
+            Wanted::Buffers(Mode::Many) if !self.polled.has_room() => Request::ReceiveMany,
+            // A length of 0 is as much as the buffer holds. What receives on and on may be polled afterwards.
+            Wanted::Buffers(Mode::Many | Mode::Once) => Request::ReceiveOnce(0),
+            Wanted::Buffers(Mode::UpTo(bytes)) => Request::ReceiveOnce(bytes),
+            Wanted::Readiness => Request::AwaitBytes,
         };
         let sequence = stream.next_sequence();
         stream.receive = Operation::UnderWay(sequence);
@@ -124,7 +164,7 @@ impl Streams {
                 let error = stream.has_hung_up().then_some(Errno::CONNRESET);
                 self.drop_wanted(slot, error);
             }
-            None => self.went_on(slot, result as usize),
+            None => self.went_on(slot),
             Some(Errno::NOBUFS) => {
                 self.counters.buffers_lacking += 1;
                 self.starve(slot);
@@ -142,32 +182,25 @@ impl Streams {
     }
 
     /// Bytes have arrived.
-    fn went_on(&mut self, slot: u32, bytes: usize) {
+    fn went_on(&mut self, slot: u32) {
         let id = self.id(slot);
-        let stream = &mut self.slots[slot as usize];
-        match core::mem::take(&mut stream.wanted) {
-            Wanted::Placement { lease, mut placed_bytes } => {
-                self.counters.placed_bytes += bytes as u64;
-                placed_bytes += bytes;
-                if placed_bytes == lease.length_bytes() {
-                    self.events.push_back(StreamEvent::Placed { id, lease, result: Ok(()) });
-                } else {
-                    stream.wanted = Wanted::Placement { lease, placed_bytes };
-                }
+        let wanted = &mut self.slots[slot as usize].wanted;
+        match *wanted {
+            Wanted::Readiness => {
+                *wanted = Wanted::Nothing;
+                self.events.push_back(StreamEvent::Readable { id });
             }
-            Wanted::Buffers(Mode::Many) => stream.wanted = Wanted::Buffers(Mode::Many),
-            Wanted::Buffers(Mode::Once | Mode::UpTo(_)) | Wanted::Nothing => {}
+            Wanted::Buffers(Mode::Many) => self.begin_polling(slot),
+            Wanted::Nothing => {}
+            Wanted::Buffers(Mode::Once | Mode::UpTo(_)) => *wanted = Wanted::Nothing,
         }
     }
 
     /// Nothing arrives any more.
     fn drop_wanted(&mut self, slot: u32, error: Option<Errno>) {
-        let id = self.id(slot);
         let stream = &mut self.slots[slot as usize];
         let error = stream.error.or(error);
-        if let Wanted::Placement { lease, .. } = core::mem::take(&mut stream.wanted) {
-            self.events.push_back(StreamEvent::Placed { id, lease, result: Err(error) });
-        }
+        stream.wanted = Wanted::Nothing;
         self.end(slot, error);
     }
 }

@@ -46,20 +46,50 @@ impl Streams {
         self.get(id).map_or(0, |stream| stream.outgoing.queued_bytes())
     }
 
-    /// Starts the send of an open stream.
+    /// Sends what an open stream has queued: at once as much as the kernel has room for, and starts an
+    /// operation for the rest.
     pub(super) fn advance_send(&mut self, slot: u32) {
         let stream = &mut self.slots[slot as usize];
         if !stream.send.is_idle() || stream.outgoing.is_empty() {
             return;
         }
-        let pieces = self.submission.vector(stream.outgoing.addresses());
         let zero_copy =
             self.submission.sends_zero_copy && stream.outgoing.is_worth_zero_copy(self.zero_copy_min_bytes);
+        if !zero_copy && !self.send_now(slot) {
+            return;
+        }
+        let stream = &mut self.slots[slot as usize];
+        let pieces = self.submission.vector(stream.outgoing.addresses());
         let request = Request::Send { pieces, zero_copy };
         let fd = stream.fd();
         let sequence = stream.next_sequence();
         stream.send = Operation::UnderWay(sequence);
         self.submission.start(fd, request, Tag { purpose: Purpose::Send, sequence, slot });
+    }
+
+    /// Sends what the kernel has room for, which an operation would do no sooner. Whether one is to send the
+    /// rest.
+    fn send_now(&mut self, slot: u32) -> bool {
+        let stream = &mut self.slots[slot as usize];
+        let (sent, is_all) = self.submission.send_now(stream.fd(), stream.outgoing.addresses());
+        match sent {
+            Ok(bytes) => {
+                self.counters.sent_bytes += bytes as u64;
+                let done = stream.outgoing.sent(bytes, None, &mut self.chunks);
+                // There may be more than one call sends.
+                let is_due = is_all && !stream.outgoing.is_empty();
+                self.tell_sent(slot, done);
+                if is_due {
+                    self.make_due(slot);
+                }
+                !is_all
+            }
+            Err(errno) if is_pause(errno) => true,
+            Err(errno) => {
+                self.fail_sending(slot, errno);
+                false
+            }
+        }
     }
 
     /// A send has completed, or the kernel has let go of what one has sent.

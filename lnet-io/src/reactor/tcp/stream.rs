@@ -9,7 +9,6 @@ use rustix::io::Errno;
 use super::operation::{Operation, Purpose};
 use super::outgoing::Outgoing;
 use super::types::Mode;
-use crate::region::WriteLease;
 
 /// The life of a stream.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -27,24 +26,18 @@ pub(super) enum Phase {
 }
 
 /// What is to be received.
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 pub(super) enum Wanted {
     #[default]
     Nothing,
     Buffers(Mode),
-    Placement {
-        lease: WriteLease,
-        placed_bytes: usize,
-    },
+    /// Nothing; it is to be told when something could be.
+    Readiness,
 }
 
 impl Wanted {
-    pub(super) fn is_nothing(&self) -> bool {
+    pub(super) const fn is_nothing(self) -> bool {
         matches!(self, Self::Nothing)
-    }
-
-    pub(super) fn is_placement(&self) -> bool {
-        matches!(self, Self::Placement { .. })
     }
 }
 
@@ -67,6 +60,8 @@ pub(super) struct Stream {
     pub(super) is_ended: bool,
     pub(super) is_pausing: bool,
     pub(super) is_detaching: bool,
+    /// Whether its driver looks at it itself: it has no receive under way.
+    pub(super) is_polled: bool,
     /// A connection was begun by an operation that was cancelled: the next one waits for it.
     pub(super) is_connecting: bool,
     /// Whether it is in the list of those that have something to start.
@@ -127,7 +122,7 @@ impl Stream {
         self.generation == generation && self.is_known() && self.socket.is_some() && self.error.is_none()
     }
 
-    /// Whether receiving into buffers is to end.
+    /// Whether receiving is to end.
     pub(super) fn stops(&self) -> bool {
         self.is_pausing || self.is_detaching
     }

@@ -26,7 +26,7 @@ use crate::epoll::{self, Completion, Operations};
 
 /// Operations that can wait to be submitted.
 const ENTRIES: usize = 512;
-/// Pieces that one operation sends or fills, at most.
+/// Pieces that one operation sends or receives, at most.
 pub(super) const PIECES_MAX: usize = 64;
 /// Entries and pieces that a stream may use at once.
 const ENTRIES_OF_STREAM: usize = 4;
@@ -49,8 +49,8 @@ pub(super) enum Request {
     ReceiveMany,
     /// Receives once into a provided buffer, at most so many bytes; 0: as many as it holds.
     ReceiveOnce(u32),
-    /// Receives into these pieces.
-    Fill(Vector),
+    /// Waits until something can be received.
+    AwaitBytes,
     /// Sends these pieces.
     Send { pieces: Vector, zero_copy: bool },
     /// Connects.
@@ -223,6 +223,26 @@ impl Submission {
         (self.pieces[start..].as_ptr(), self.pieces.len() - start)
     }
 
+    /// Sends as much of these pieces as the socket has room for, at once: how many bytes, and whether that
+    /// is all of them.
+    pub(super) fn send_now(
+        &mut self,
+        fd: RawFd,
+        pieces: impl Iterator<Item = NonNull<[u8]>>,
+    ) -> (Result<usize, Errno>, bool) {
+        let start = self.pieces.len();
+        let (vector, count) = self.vector(pieces);
+        // SAFETY: all zeros is a message without anything.
+        let mut message: libc::msghdr = unsafe { zeroed() };
+        (message.msg_iov, message.msg_iovlen) = (vector.cast_mut(), count);
+        let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+        // SAFETY: the pieces are the stream's, which leaves them as they are while it lends itself for this.
+        let sent = unsafe { libc::sendmsg(fd, &raw const message, flags) };
+        let all: usize = self.pieces.drain(start..).map(|piece| piece.iov_len).sum();
+        let sent = usize::try_from(sent).map_err(|_| epoll::last_error());
+        (sent, sent == Ok(all))
+    }
+
     /// A message of these pieces, likewise.
     fn message(&mut self, (pieces, count): (*const libc::iovec, usize)) -> *const libc::msghdr {
         // SAFETY: all zeros is a message without anything.
@@ -266,7 +286,7 @@ impl Submission {
                 let entry = opcode::Recv::new(fd, core::ptr::null_mut(), length).buf_group(GROUP).build();
                 entry.flags(squeue::Flags::BUFFER_SELECT)
             }
-            Request::Fill((vector, count)) => opcode::Readv::new(fd, vector, count as u32).build(),
+            Request::AwaitBytes => opcode::PollAdd::new(fd, u32::from(PollFlags::IN.bits())).build(),
             Request::Send { pieces, zero_copy } => {
                 let (message, flags) =
                     (self.message(pieces), (libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32);
@@ -387,7 +407,7 @@ fn by_readiness(request: &Request) -> epoll::StreamRequest<'_> {
     match *request {
         Request::ReceiveMany => epoll::StreamRequest::ReceiveMany,
         Request::ReceiveOnce(bytes) => epoll::StreamRequest::ReceiveOnce(bytes),
-        Request::Fill(pieces) => epoll::StreamRequest::Fill(list(pieces)),
+        Request::AwaitBytes => epoll::StreamRequest::AwaitBytes,
         Request::Send { pieces, .. } => epoll::StreamRequest::Send(list(pieces)),
         Request::Connect(to) => epoll::StreamRequest::Connect(to),
         Request::AwaitConnection => epoll::StreamRequest::AwaitConnection,

@@ -7,7 +7,6 @@ use rustix::io::Errno;
 
 use super::super::Reactor;
 use super::super::buffers::Buffer;
-use crate::region::WriteLease;
 
 /// Sizes of [`Streams`](super::Streams).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -30,6 +29,14 @@ pub struct StreamsConfig {
 pub struct StreamId {
     pub(super) slot: u32,
     pub(super) generation: u32,
+}
+
+impl StreamId {
+    /// A number that no other stream has at the same time, less than how many there may be.
+    #[must_use]
+    pub const fn slot(self) -> usize {
+        self.slot as usize
+    }
 }
 
 /// A socket that streams are accepted from.
@@ -89,15 +96,12 @@ pub enum StreamEvent {
         /// Bytes that arrived, never none.
         bytes: ReceivedBytes,
     },
-    /// A placement has ended.
-    Placed {
+    /// Bytes wait in the kernel, or none will come any more, as [`Streams::await_bytes`] has asked.
+    ///
+    /// [`Streams::await_bytes`]: super::Streams::await_bytes
+    Readable {
         /// The stream.
         id: StreamId,
-        /// What was to be filled.
-        lease: WriteLease,
-        /// `Ok` if all of it was; an error, or `None` for the end of the stream. Then [`StreamEvent::Ended`]
-        /// follows.
-        result: Result<(), Option<Errno>>,
     },
     /// Nothing is received any more, as was asked for.
     Paused {
@@ -139,7 +143,7 @@ impl StreamEvent {
             Self::Accepted { id, .. }
             | Self::Dialled { id, .. }
             | Self::Received { id, .. }
-            | Self::Placed { id, .. }
+            | Self::Readable { id }
             | Self::Paused { id }
             | Self::Sent { id, .. }
             | Self::Ended { id, .. }
@@ -152,7 +156,7 @@ impl StreamEvent {
 /// What streams have done since they were made.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct StreamCounters {
-    /// Bytes that were received straight into leases.
+    /// Bytes that were received straight into their place.
     pub placed_bytes: u64,
     /// Bytes that were received into provided buffers, from where their user copies them.
     pub copied_bytes: u64,

@@ -6,14 +6,14 @@
 //! What another shard sends to it goes there first, with a lease on its payload; what arrives there for
 //! another shard's descriptor has its header routed by the core, which lends the span.
 //!
-//! Invariants: a stream belongs to one connection; bytes of a stream are used in their order; payload lies
-//! where the kernel puts it or takes it under a lease, or is copied once between there and a buffer of the
-//! streams; what is lent elsewhere is waited for; a message ends when its leases are back, also if its
-//! connection has ended.
+//! Invariants: a stream belongs to one connection; bytes of a stream are used in their order; payload is taken
+//! by the kernel where it lies, under a lease, or is copied once into a buffer of the streams; what is lent
+//! elsewhere is waited for; a message ends when its leases are back, also if its connection has ended.
 //!
-//! A shard that was lent a span may lend it on to the kernel, so that long payload arrives straight in a
-//! sibling's descriptor. The books of a shard on what is under way are its leases: a byte that is asked for
-//! while it is lent is a mistake of ours.
+//! Payload that arrives is put into its descriptor by a system call of the shard's own thread, or by a copy
+//! out of a buffer of the streams: what has arrived, at once. So no two messages are ever written at the same
+//! time, wherever their spans are, and a peer that stops in the middle of its payload keeps nobody from those
+//! bytes. A shard that was lent a span by a sibling does the same with that.
 
 mod breaks;
 mod exchange;
@@ -85,8 +85,8 @@ enum Receiving {
     Many,
     /// Many buffers, and a pause was asked for.
     Pausing,
-    /// Straight into memory: so many bytes.
-    Into(u32),
+    /// Nothing until the kernel tells that there is something to be received.
+    Awaited,
 }
 
 /// What the driver has of a connection.
@@ -104,6 +104,8 @@ struct ConnectionStream {
     error: Option<Errno>,
     /// Whether long payload came last, or nothing yet.
     follows_long: bool,
+    /// Whether the payload that arrives is received straight into its place, to its last byte.
+    is_placing: bool,
     /// A piece that was polled, whose payload could not be queued yet.
     stopped: Option<Piece>,
     /// Where it is dialled, if it is.
@@ -130,6 +132,7 @@ impl ConnectionStream {
             has_ended: false,
             error: None,
             follows_long: true,
+            is_placing: false,
             stopped: None,
             dial,
         }
@@ -142,6 +145,30 @@ impl ConnectionStream {
     }
 }
 
+/// The connections of streams. Each message is looked for here, so by index and not by hash.
+#[derive(Default)]
+struct StreamConnections(Vec<Option<(StreamId, ConnId)>>);
+
+impl StreamConnections {
+    fn of(&self, id: StreamId) -> Option<ConnId> {
+        let (stream, conn) = (*self.0.get(id.slot())?)?;
+        (stream == id).then_some(conn)
+    }
+
+    fn insert(&mut self, id: StreamId, conn: ConnId) {
+        if self.0.len() <= id.slot() {
+            self.0.resize(id.slot() + 1, None);
+        }
+        self.0[id.slot()] = Some((id, conn));
+    }
+
+    fn remove(&mut self, id: StreamId) {
+        if self.of(id).is_some() {
+            self.0[id.slot()] = None;
+        }
+    }
+}
+
 /// The tcp LND of one shard.
 pub struct TcpLnd {
     shard: ShardId,
@@ -149,7 +176,7 @@ pub struct TcpLnd {
     sock: Socklnd,
     streams: Streams,
     links: Vec<Option<ConnectionStream>>,
-    by_stream: HashMap<StreamId, ConnId>,
+    by_stream: StreamConnections,
     /// Connections that have ended, by streams that are being closed.
     closing: HashMap<StreamId, ConnId>,
     ports: Vec<TcpPort>,
@@ -204,7 +231,7 @@ impl TcpLnd {
                 sock,
                 streams: Streams::new(&config)?,
                 links: Vec::new(),
-                by_stream: HashMap::new(),
+                by_stream: StreamConnections::default(),
                 closing: HashMap::new(),
                 ports: Vec::new(),
                 closed: Vec::new(),
@@ -315,7 +342,7 @@ impl TcpLnd {
         let link = self.links.get_mut(conn.0 as usize).and_then(Option::take);
         let link = link.unwrap_or_else(|| unreachable!("{conn:?} has a link"));
         if let Some(stream) = link.stream {
-            self.by_stream.remove(&stream);
+            self.by_stream.remove(stream);
         }
         link
     }
@@ -371,19 +398,14 @@ impl TcpLnd {
             }
             StreamEvent::Dialled { id, result } => self.dial_ended(now, id, result, up, memory),
             StreamEvent::Received { id, bytes } => self.received(now, id, bytes, up, memory),
-            StreamEvent::Placed { id, lease, result } => {
-                // Before the shard is told: what was written is there then.
-                drop(lease);
-                self.placed(now, id, result, up, memory);
-            }
-            StreamEvent::Paused { id } => self.paused(now, id, up, memory),
+            StreamEvent::Readable { id } | StreamEvent::Paused { id } => self.paused(now, id, up, memory),
             StreamEvent::Sent { id, bytes } => {
-                if let Some(conn) = self.by_stream.get(&id).copied() {
+                if let Some(conn) = self.by_stream.of(id) {
                     self.sock.sent(now, conn, bytes, up);
                 }
             }
             StreamEvent::Ended { id, error } => {
-                if let Some(conn) = self.by_stream.get(&id).copied() {
+                if let Some(conn) = self.by_stream.of(id) {
                     tracing::debug!(conn = conn.0, ?error, "a stream has ended");
                     let link = self.link_mut(conn);
                     (link.has_ended, link.error) = (true, error);
@@ -408,7 +430,7 @@ impl TcpLnd {
         up: &mut impl Uplink,
         memory: &mut Memory,
     ) {
-        let Some(conn) = self.by_stream.get(&id).copied() else { return };
+        let Some(conn) = self.by_stream.of(id) else { return };
         match result {
             Ok(from) => {
                 self.link_mut(conn).dial = None;
@@ -418,7 +440,7 @@ impl TcpLnd {
             }
             Err(Errno::ADDRNOTAVAIL | Errno::ADDRINUSE) => {
                 self.streams.close(id);
-                self.by_stream.remove(&id);
+                self.by_stream.remove(id);
                 self.link_mut(conn).stream = None;
                 self.dial(now, conn, up);
             }
@@ -522,8 +544,14 @@ impl Driver for TcpLnd {
         is_due || self.sock.has_work() || self.streams.has_work() || self.exchange.has_work()
     }
 
+    fn prepare_sleep(&mut self) {
+        if let Err(error) = self.streams.end_polling() {
+            tracing::error!(%error, "streams");
+        }
+    }
+
     fn has_arrivals(&mut self) -> bool {
-        self.streams.has_work() || self.exchange.has_arrivals()
+        self.streams.has_arrivals() || self.exchange.has_arrivals()
     }
 
     // Leases that come back cause no wake-up.

@@ -1,7 +1,8 @@
 //! Bytes that arrive: to the protocol, and payload into memory.
 //!
 //! The head of a message is received alone where long payload came last on its connection. Elsewhere one
-//! system call has head and short payload.
+//! system call has head and short payload. Long payload is received straight into its place, as much as has
+//! arrived, whenever the kernel says that there is some.
 
 use std::collections::VecDeque;
 
@@ -10,7 +11,6 @@ use lnet_core::time::Instant;
 use lnet_io::memory::Memory;
 use lnet_io::reactor::tcp::{Mode, ReceivedBytes, StreamId};
 use lnet_tcp_proto::{ConnId, Wants};
-use rustix::io::Errno;
 
 use super::{Receiving, TcpLnd, WAITING_BYTES_MAX, errno_of};
 
@@ -21,6 +21,8 @@ const DIRECT_BYTES_MIN: u32 = 4096;
 /// has to be copied: long messages follow long ones. Where messages are short, one system call has head and
 /// payload.
 const LONG_BYTES_MIN: u32 = 64 << 10;
+/// Receives straight into place, of one connection, before others have their turn.
+const TURN_MAX: u32 = 16;
 
 impl TcpLnd {
     pub(super) fn received(
@@ -31,7 +33,7 @@ impl TcpLnd {
         up: &mut impl Uplink,
         memory: &mut Memory,
     ) {
-        let Some(conn) = self.by_stream.get(&id).copied() else {
+        let Some(conn) = self.by_stream.of(id) else {
             self.exchange.arrived(id, self.streams.bytes(&bytes));
             return self.streams.give_back(bytes);
         };
@@ -43,40 +45,17 @@ impl TcpLnd {
         self.feed(now, id, up, memory);
     }
 
-    /// The kernel has put payload in place, or never will.
-    pub(super) fn placed(
-        &mut self,
-        now: Instant,
-        id: StreamId,
-        result: Result<(), Option<Errno>>,
-        up: &mut impl Uplink,
-        memory: &mut Memory,
-    ) {
-        let Some(conn) = self.by_stream.get(&id).copied() else { return };
-        let link = self.link_mut(conn);
-        let Receiving::Into(count) = std::mem::replace(&mut link.receiving, Receiving::Nothing) else {
-            return;
-        };
-        match result {
-            Ok(()) => {
-                self.placed_bytes += u64::from(count);
-                self.sock.placed(now, conn, count, up);
-            }
-            Err(error) => self.sock.ended(now, conn, error.map(errno_of), up),
-        }
-        self.act(now, up);
-        self.feed(now, id, up, memory);
-    }
-
+    /// Nothing is under way any more to be received.
     pub(super) fn paused(&mut self, now: Instant, id: StreamId, up: &mut impl Uplink, memory: &mut Memory) {
-        let Some(conn) = self.by_stream.get(&id).copied() else { return };
+        let Some(conn) = self.by_stream.of(id) else { return };
         self.link_mut(conn).receiving = Receiving::Nothing;
         self.feed(now, id, up, memory);
     }
 
     /// Uses what has arrived on a stream, as far as the protocol wants it, and receives more.
     pub(super) fn feed(&mut self, now: Instant, id: StreamId, up: &mut impl Uplink, memory: &mut Memory) {
-        while let Some(conn) = self.by_stream.get(&id).copied() {
+        let mut turns = 0..TURN_MAX;
+        while let Some(conn) = self.by_stream.of(id) {
             let wants = self.sock.wants(conn);
             if let Wants::Replay(count) = wants {
                 self.replay(now, conn, count as usize, up);
@@ -95,8 +74,14 @@ impl TcpLnd {
                 self.sock.overrun(now, conn, up);
                 return self.act(now, up);
             }
+            if is_empty && let Some(span) = self.place_of(conn, wants) {
+                if !self.receive_in_place(now, (conn, id), &span, &mut turns, up, memory) {
+                    return;
+                }
+                continue;
+            }
             if waits || is_empty {
-                return self.receive(now, conn, id, wants, up, memory);
+                return self.receive(now, conn, id, wants, up);
             }
             if !self.step(now, conn, wants, up, memory) {
                 // Its place is lent: it is looked at again in the next turn.
@@ -206,22 +191,52 @@ impl TcpLnd {
         true
     }
 
-    /// Sees to it that more arrives, if it is wanted.
-    fn receive(
+    /// Where the next payload goes that is to be received straight into its place, if that can be done now.
+    fn place_of(&mut self, conn: ConnId, wants: Wants) -> Option<Span> {
+        let Wants::Payload(span) = wants else { return None };
+        let is_long = span.length_bytes >= DIRECT_BYTES_MIN && self.sock.checksum_mut(conn).is_none();
+        let link = self.link_mut(conn);
+        let is_free = link.receiving == Receiving::Nothing && link.dial.is_none() && !link.has_ended;
+        (is_free && (is_long || link.is_placing)).then_some(span)
+    }
+
+    /// Receives payload that has arrived straight into its place. Whether to go on; else the connection is
+    /// looked at again when more has arrived, or its place is free.
+    fn receive_in_place(
         &mut self,
         now: Instant,
-        conn: ConnId,
-        id: StreamId,
-        wants: Wants,
+        (conn, id): (ConnId, StreamId),
+        span: &Span,
+        turns: &mut impl Iterator,
         up: &mut impl Uplink,
         memory: &mut Memory,
-    ) {
+    ) -> bool {
+        let link = self.link_mut(conn);
+        if !std::mem::replace(&mut link.is_placing, true) {
+            link.follows_long = span.length_bytes >= LONG_BYTES_MIN;
+        }
+        let Some(place) = memory.try_fragments_mut(span) else {
+            self.waiting.push(id);
+            return false;
+        };
+        let received = turns.next().and_then(|_| self.streams.receive_now(id, place));
+        let Some(bytes) = received else {
+            self.link_mut(conn).receiving = Receiving::Awaited;
+            self.streams.await_bytes(id);
+            return false;
+        };
+        self.link_mut(conn).is_placing = bytes < span.length_bytes as usize;
+        self.placed_bytes += bytes as u64;
+        self.sock.placed(now, conn, bytes as u32, up);
+        self.act(now, up);
+        true
+    }
+
+    /// Sees to it that more arrives, if it is wanted.
+    fn receive(&mut self, now: Instant, conn: ConnId, id: StreamId, wants: Wants, up: &mut impl Uplink) {
         let is_bulk = self.sock.receives_bulk(conn);
         let is_checked = self.sock.checksum_mut(conn).is_some();
         let head_bytes = self.sock.missing_of_head(conn);
-        let is_lendable = |span: &Span, memory: &mut Memory| {
-            span.length_bytes >= DIRECT_BYTES_MIN && !is_checked && memory.is_written_alone(span)
-        };
         let link = self.link_mut(conn);
         if link.dial.is_some() {
             return;
@@ -238,27 +253,14 @@ impl TcpLnd {
                 link.receiving = Receiving::Pausing;
                 self.streams.pause(id);
             }
-            // What came before was short, or could not be placed. This can be.
+            // What came before was short. This is not.
             (Receiving::Many, Wants::Payload(span))
-                if (is_bulk || span.length_bytes >= LONG_BYTES_MIN) && is_lendable(&span, memory) =>
+                if (is_bulk && span.length_bytes >= DIRECT_BYTES_MIN
+                    || span.length_bytes >= LONG_BYTES_MIN)
+                    && !is_checked =>
             {
                 link.receiving = Receiving::Pausing;
                 self.streams.pause(id);
-            }
-            (Receiving::Nothing, Wants::Payload(span))
-                if span.length_bytes >= DIRECT_BYTES_MIN && !is_checked =>
-            {
-                match memory.lend_from_device(&span) {
-                    Some((lease, filled_bytes)) => {
-                        link.receiving = Receiving::Into(span.length_bytes);
-                        link.follows_long = span.length_bytes >= LONG_BYTES_MIN;
-                        self.streams.receive_into(id, lease, filled_bytes);
-                    }
-                    None => {
-                        link.receiving = Receiving::Many;
-                        self.streams.receive(id, Mode::Many);
-                    }
-                }
             }
             (Receiving::Nothing, Wants::Head | Wants::Payload(_) | Wants::Skip(_) | Wants::Whole(_))
                 if !link.has_ended =>
