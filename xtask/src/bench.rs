@@ -41,6 +41,7 @@ const PEERS_NETWORK: &str = "10.212.0.0/16";
   cargo xtask bench --paths
   cargo xtask bench --awaits
   cargo xtask bench --reactors --mtu 1500
+  cargo xtask bench --shards
   cargo xtask bench --messaging
   cargo xtask bench --sweep --mtu 1500
   cargo xtask bench --json > result.json")]
@@ -83,14 +84,18 @@ pub(crate) struct Options {
     /// and 1 MiB, over sockets, or with --net tcp over streams
     #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging", "rails", "paths", "size"])]
     reactors: bool,
+    /// What nodes with 2 and 16 shards cost beside nodes with one: a Put of 64 bytes to its ACK, alone and 64
+    /// at once
+    #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging", "rails", "paths", "awaits", "reactors"])]
+    shards: bool,
     /// The time of a Put by its size, 1 byte to 1 MiB, with 64 at once, beside other programs, as a table
     /// and a plot; steps in it are told
-    #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging", "rails", "paths", "reactors", "size"])]
+    #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging", "rails", "paths", "reactors", "shards", "size"])]
     sweep: bool,
     /// Payload bytes of each message [default: 64, with --bulk 1048576, with --rails 4096]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     size: Option<u32>,
-    /// Largest IP packet of the link [default: 1500; with --bulk, --compare, --rails, --reactors,
+    /// Largest IP packet of the link [default: 1500; with --bulk, --compare, --rails, --reactors, --shards,
     /// --messaging and --sweep 9000]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1500..))]
     mtu: Option<u16>,
@@ -135,6 +140,7 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
         Options { bulk: true, .. } => ("bulk", 1 << 20, 9000),
         Options { rails: true, .. } => ("rails", 4096, 9000),
         Options { reactors: true, .. } => ("reactors", 64, 9000),
+        Options { shards: true, .. } => ("shards", 64, 9000),
         Options { sweep: true, .. } => ("sweep", 1 << 20, 9000),
         _ => ("xdp", 64, 1500),
     };

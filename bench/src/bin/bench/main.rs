@@ -10,6 +10,7 @@ mod peers;
 mod posted;
 mod rails;
 mod reactors;
+mod shards;
 mod sweep;
 mod xdp;
 
@@ -37,6 +38,7 @@ enum Bench {
     Posted(posted::Cli),
     Rails(rails::Cli),
     Reactors(reactors::Cli),
+    Shards(shards::Cli),
     Sweep(sweep::Cli),
     Xdp(xdp::Cli),
 }
@@ -53,6 +55,7 @@ fn main() -> anyhow::Result<()> {
         Bench::Posted(cli) => posted::run(cli),
         Bench::Rails(cli) => rails::run(cli),
         Bench::Reactors(cli) => reactors::run(cli),
+        Bench::Shards(cli) => shards::run(cli),
         Bench::Sweep(cli) => sweep::run(cli),
         Bench::Xdp(cli) => xdp::run(cli),
     }
