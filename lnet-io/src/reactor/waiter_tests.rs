@@ -285,3 +285,44 @@ fn refusals_say_why() {
     let memory = error(Errno::NOMEM).to_string();
     assert!(memory.contains("RLIMIT_MEMLOCK is") && memory.contains("CAP_IPC_LOCK"), "{memory}");
 }
+
+/// A thread that waits by several waiters is woken by each, for once, and by what each watches.
+#[test]
+fn any_of_several_ends_a_wait() {
+    let last = || Waiter::new(1, Reactor::default()).unwrap();
+    each(1, |first| {
+        let mut waiters = [first, last()];
+        let wakers = [waiters[0].waker(), waiters[1].waker()];
+        let wait = |waiters: &mut [Waiter], timeout, before: &dyn Fn()| {
+            let start = Instant::now();
+            let armed: Vec<_> = waiters.iter_mut().map(Waiter::arm).collect();
+            before();
+            wait_for_any(&armed, timeout).unwrap();
+            start.elapsed()
+        };
+        for waker in &wakers {
+            assert!(wait(&mut waiters, SHORT, &|| {}) >= Duration::from_millis(20), "nothing has come");
+            assert!(wait(&mut waiters, LONG, &|| assert!(waker.wake())) < Duration::from_secs(10));
+            let thread = std::thread::spawn({
+                let waker = waker.clone();
+                move || {
+                    while !waker.wake() {
+                        std::thread::sleep(Duration::from_millis(1));
+                    }
+                }
+            });
+            assert!(wait(&mut waiters, LONG, &|| {}) < Duration::from_secs(10));
+            thread.join().unwrap();
+        }
+        for index in [0, 1] {
+            let event = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
+            let watch = waiters[index].watch(&event, Token(7)).unwrap();
+            assert!(wait(&mut waiters, SHORT, &|| {}) >= Duration::from_millis(20));
+            let ready = || drop(rustix::io::write(&event, &1_u64.to_ne_bytes()).unwrap());
+            assert!(wait(&mut waiters, LONG, &ready) < Duration::from_secs(10));
+            rustix::io::read(&event, &mut [0; 8]).unwrap();
+            assert!(wait(&mut waiters, SHORT, &|| {}) >= Duration::from_millis(20), "it is empty");
+            waiters[index].unwatch(&watch).unwrap();
+        }
+    });
+}
