@@ -7,8 +7,12 @@
 //!
 //! Invariants: the messages of one shard to another arrive once and in their order. A mailbox that is full
 //! only delays: what does not fit stays with its sender. No thread is kept from sleeping by a message that
-//! was read, and none sleeps while one waits: the sender wakes the addressee, which looks at its mailboxes
-//! once more after it has announced that it is about to sleep ([`lnet_io::mailbox`]).
+//! was read, and none sleeps while one waits: the sender wakes the addressee, which looks once more after it
+//! has announced that it is about to sleep ([`lnet_io::mailbox`]). It looks at one flag, which is set after
+//! each message: with many siblings its mailboxes are as many lines of the cache.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use lnet_io::mailbox::{Mailbox, Sender, Unsent};
 use lnet_io::memory::Memory;
@@ -34,12 +38,16 @@ struct HandOff {
 struct Sibling {
     shard: ShardId,
     to: Sender<HandOff>,
+    /// Whether siblings have sent it something, since it has looked.
+    has_news: Arc<AtomicBool>,
     from: Mailbox<HandOff>,
 }
 
 /// One shard's end of the mesh.
 pub(crate) struct MeshEnd {
     siblings: Vec<Sibling>,
+    /// Whether they have sent something, since it has looked.
+    has_news: Arc<AtomicBool>,
     /// Whether the last turn left something unsent because a mailbox was full.
     blocked: bool,
 }
@@ -51,15 +59,19 @@ impl MeshEnd {
     }
 
     fn with_slots(wakers: &[Waker], slots: usize) -> Vec<Self> {
-        let mut ends: Vec<Self> =
-            wakers.iter().map(|_| Self { siblings: Vec::new(), blocked: false }).collect();
+        let end = |_| Self { siblings: Vec::new(), has_news: Arc::default(), blocked: false };
+        let mut ends: Vec<Self> = wakers.iter().map(end).collect();
         for high in 1..wakers.len() {
             for low in 0..high {
                 let (up, from_low) = Mailbox::new(slots, &wakers[high]);
                 let (down, from_high) = Mailbox::new(slots, &wakers[low]);
-                let sibling = |shard: usize, to, from| Sibling { shard: ShardId(shard as u8), to, from };
-                ends[low].siblings.push(sibling(high, up, from_high));
-                ends[high].siblings.push(sibling(low, down, from_low));
+                let [low_news, high_news] = [low, high].map(|shard| Arc::clone(&ends[shard].has_news));
+                let sibling = |shard: usize, to, has_news, from| {
+                    let shard = ShardId(shard as u8);
+                    Sibling { shard, to, has_news, from }
+                };
+                ends[low].siblings.push(sibling(high, up, high_news, from_high));
+                ends[high].siblings.push(sibling(low, down, low_news, from_low));
             }
         }
         ends
@@ -68,7 +80,13 @@ impl MeshEnd {
     /// Hands the shard what the siblings have sent; whether there was anything.
     #[inline]
     pub(crate) fn receive(&mut self, now: Instant, shard: &mut Shard, memory: &mut Memory) -> bool {
-        let mut received = false;
+        self.has_arrivals() && self.receive_all(now, shard, memory)
+    }
+
+    fn receive_all(&mut self, now: Instant, shard: &mut Shard, memory: &mut Memory) -> bool {
+        // What is sent from now on sets it again.
+        self.has_news.swap(false, Ordering::AcqRel);
+        let (mut received, mut is_left) = (false, false);
         for sibling in &mut self.siblings {
             for _ in 0..MESSAGE_BUDGET {
                 let Some(HandOff { message, lease }) = sibling.from.take() else { break };
@@ -78,6 +96,10 @@ impl MeshEnd {
                 shard.handle_mesh(now, sibling.shard, message);
                 received = true;
             }
+            is_left |= !sibling.from.is_empty();
+        }
+        if is_left {
+            self.has_news.store(true, Ordering::Relaxed);
         }
         received
     }
@@ -102,6 +124,7 @@ impl MeshEnd {
                 sent = true;
             }
             if sent {
+                sibling.has_news.store(true, Ordering::Release);
                 sibling.to.wake();
             }
             sent_any |= sent;
@@ -111,8 +134,9 @@ impl MeshEnd {
     }
 
     /// Whether a sibling has sent something.
+    #[inline]
     pub(crate) fn has_arrivals(&self) -> bool {
-        self.siblings.iter().any(|sibling| !sibling.from.is_empty())
+        self.has_news.load(Ordering::Acquire)
     }
 
     /// Whether something waits for room in a ring: no wake-up tells of that.

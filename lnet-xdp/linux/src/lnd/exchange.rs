@@ -8,6 +8,12 @@
 //!
 //! A frame that a ring brought to the wrong shard is handed over whole, as a token: no byte is copied twice,
 //! and the window of the right shard sees the frame.
+//!
+//! A shard that polls looks at one flag, which is set after each hand-off: with many siblings its mailboxes
+//! are as many lines of the cache.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::BytesMut;
 use lnet_core::lnd::NiId;
@@ -118,7 +124,7 @@ pub(super) struct Sizes {
 /// The way home for frames of queues that were closed, which no shard has: from the thread that has taken
 /// them back from the kernel.
 pub(crate) struct ReturnRings {
-    by_shard: Vec<Sender<HandOff>>,
+    by_shard: Vec<Addressee>,
     frames_per_shard: u32,
 }
 
@@ -127,10 +133,10 @@ impl ReturnRings {
     pub(crate) fn send(&mut self, frames: Vec<Frame>) {
         for frame in frames {
             let home = frame.chunk_index() / self.frames_per_shard;
-            push(&self.by_shard[home as usize], HandOff::Frame(frame));
+            self.by_shard[home as usize].push(HandOff::Frame(frame));
         }
         for shard in &self.by_shard {
-            shard.wake();
+            shard.mailbox.wake();
         }
     }
 }
@@ -148,11 +154,32 @@ struct Sent {
     packet: Vec<RingDescriptor>,
 }
 
+/// A shard that is sent hand-offs.
+struct Addressee {
+    mailbox: Sender<HandOff>,
+    /// Whether something may have come for it since it has looked.
+    has_news: Arc<AtomicBool>,
+}
+
+impl Addressee {
+    fn push(&self, hand_off: HandOff) {
+        // A hand-off to a shard that has ended ends with it.
+        if let Err(Unsent::Full(_)) = self.mailbox.send(hand_off) {
+            unreachable!(
+                "a place is free for every frame and buffer of the addressee's, and packets are counted first"
+            );
+        }
+        self.has_news.store(true, Ordering::Release);
+    }
+}
+
 /// One shard's end of the exchange.
 pub(super) struct Exchange {
     /// Senders to the shards, by shard; `None` at this shard's own place.
-    to: Vec<Option<Sender<HandOff>>>,
+    to: Vec<Option<Addressee>>,
     from: Vec<Sent>,
+    /// Whether something may have come since it has looked.
+    has_news: Arc<AtomicBool>,
     sizes: Sizes,
     /// Places of each way that are free for frames and buffers that go home.
     home_slots: usize,
@@ -163,7 +190,7 @@ impl Exchange {
     pub(super) fn mesh(sizes: Sizes, wakers: &[Waker]) -> (Vec<Self>, ReturnRings) {
         let shards = wakers.len();
         let home_slots = sizes.frames_per_shard + BUFFERS_MAX;
-        let end = |_| Self { to: Vec::new(), from: Vec::new(), sizes, home_slots };
+        let end = |_| Self { to: Vec::new(), from: Vec::new(), has_news: Arc::default(), sizes, home_slots };
         let mut ends: Vec<Self> = (0..shards).map(end).collect();
         for sender in 0..shards {
             for (receiver, waker) in wakers.iter().enumerate() {
@@ -171,16 +198,17 @@ impl Exchange {
                     ends[sender].to.push(None);
                     continue;
                 }
-                let (to, hand_offs) = Mailbox::new(home_slots + HANDED_OVER_MAX, waker);
-                ends[sender].to.push(Some(to));
+                let (mailbox, hand_offs) = Mailbox::new(home_slots + HANDED_OVER_MAX, waker);
+                let has_news = Arc::clone(&ends[receiver].has_news);
+                ends[sender].to.push(Some(Addressee { mailbox, has_news }));
                 let packet = Vec::with_capacity(FRAGMENTS_MAX as usize);
                 ends[receiver].from.push(Sent { hand_offs, packet });
             }
         }
         let return_ring = |(end, waker): (&mut Self, &Waker)| {
-            let (to, hand_offs) = Mailbox::new(sizes.frames_per_shard, waker);
+            let (mailbox, hand_offs) = Mailbox::new(sizes.frames_per_shard, waker);
             end.from.push(Sent { hand_offs, packet: Vec::new() });
-            to
+            Addressee { mailbox, has_news: Arc::clone(&end.has_news) }
         };
         let by_shard = ends.iter_mut().zip(wakers).map(return_ring).collect();
         (ends, ReturnRings { by_shard, frames_per_shard: sizes.frames_per_shard as u32 })
@@ -191,15 +219,15 @@ impl Exchange {
     pub(super) fn send_home(&mut self, shard: usize, frame: Frame) {
         let wake_count = self.sizes.home_wake_count;
         let addressee = self.addressee(shard);
-        push(addressee, HandOff::Frame(frame));
-        if addressee.count() >= wake_count {
-            addressee.wake();
+        addressee.push(HandOff::Frame(frame));
+        if addressee.mailbox.count() >= wake_count {
+            addressee.mailbox.wake();
         }
     }
 
     /// Sends a buffer home.
     pub(super) fn return_buffer(&mut self, buffer: Box<DatagramBuffer>) {
-        push(self.addressee(buffer.home.into()), HandOff::Buffer(buffer));
+        self.addressee(buffer.home.into()).push(HandOff::Buffer(buffer));
     }
 
     /// Hands a packet over to `shard`, whose it is, and empties `packet`; leaves it as it is and returns
@@ -209,17 +237,17 @@ impl Exchange {
         let addressee = self.addressee(shard);
         let count = packet.parts.len() + usize::from(packet.datagram.is_some());
         // One sibling that takes nothing must not have all buffers.
-        let has_share = packet.datagram.is_none() || addressee.count() < share;
-        if packet.is_empty() || !has_share || addressee.room() < home_slots + count {
+        let has_share = packet.datagram.is_none() || addressee.mailbox.count() < share;
+        if packet.is_empty() || !has_share || addressee.mailbox.room() < home_slots + count {
             return false;
         }
         for descriptor in packet.parts.drain(..) {
-            push(addressee, HandOff::Part(descriptor));
+            addressee.push(HandOff::Part(descriptor));
         }
         if let Some(datagram) = packet.datagram.take() {
-            push(addressee, HandOff::Datagram(datagram));
+            addressee.push(HandOff::Datagram(datagram));
         }
-        addressee.wake();
+        addressee.mailbox.wake();
         true
     }
 
@@ -233,7 +261,7 @@ impl Exchange {
     /// Wakes `shard`, another one.
     pub(super) fn wake(&self, shard: usize) {
         if let Some(addressee) = &self.to[shard] {
-            addressee.wake();
+            addressee.mailbox.wake();
         }
     }
 
@@ -241,6 +269,21 @@ impl Exchange {
     /// part of one.
     #[inline]
     pub(super) fn receive(&mut self, packet: &mut Packet) -> Option<Arrival> {
+        if !self.has_arrivals() {
+            return None;
+        }
+        self.take(packet).or_else(|| {
+            // What is sent from now on sets it again.
+            self.has_news.swap(false, Ordering::AcqRel);
+            let arrival = self.take(packet);
+            if arrival.is_some() {
+                self.has_news.store(true, Ordering::Relaxed);
+            }
+            arrival
+        })
+    }
+
+    fn take(&mut self, packet: &mut Packet) -> Option<Arrival> {
         self.from.iter_mut().find_map(|sender| {
             loop {
                 match sender.hand_offs.take()? {
@@ -267,24 +310,16 @@ impl Exchange {
     /// wait.
     #[inline]
     pub(super) fn waiting(&self) -> usize {
-        self.to.iter().flatten().map(Sender::count).max().unwrap_or(0)
+        self.to.iter().flatten().map(|to| to.mailbox.count()).max().unwrap_or(0)
     }
 
-    /// Whether something waits for this shard.
+    /// Whether something may wait for this shard.
+    #[inline]
     pub(super) fn has_arrivals(&self) -> bool {
-        self.from.iter().any(|sender| !sender.hand_offs.is_empty())
+        self.has_news.load(Ordering::Acquire)
     }
 
-    fn addressee(&self, shard: usize) -> &Sender<HandOff> {
+    fn addressee(&self, shard: usize) -> &Addressee {
         self.to[shard].as_ref().expect("a shard hands nothing over to itself")
-    }
-}
-
-fn push(to: &Sender<HandOff>, hand_off: HandOff) {
-    // A hand-off to a shard that has ended ends with it.
-    if let Err(Unsent::Full(_)) = to.send(hand_off) {
-        unreachable!(
-            "a place is free for every frame and buffer of the addressee's, and packets are counted first"
-        );
     }
 }
