@@ -17,12 +17,16 @@ const FRAME_BUDGET: u32 = 64;
 const TRANSMIT_BUDGET: u32 = 64;
 /// Idle polls between two looks at the clock at most.
 const IDLE_POLLS_MAX: u32 = 16;
-/// How far apart whole turns are of a shard that is driven all the time, has nothing to do and no timer due:
-/// what arrives during one waits for its end.
+/// How far apart whole turns are at first of a shard that is driven all the time, has nothing to do and no
+/// timer due: what arrives during one waits for its end. They become twice as rare each time that one finds
+/// nothing: a thread may drive many shards, most of which are idle.
 const TURN_INTERVAL: Duration = Duration::from_micros(10);
+const TURN_INTERVAL_MAX: Duration = Duration::from_micros(160);
 
-/// How far apart looks at the clock are at most, give or take an idle poll: a timer is as late.
+/// How far apart looks at the clock are at most, give or take an idle poll, where a timer is due, which is as
+/// late then; and else: completions that siblings begin to wait for are as late.
 const LOOK_INTERVAL: Duration = Duration::from_micros(1);
+const LOOK_INTERVAL_MAX: Duration = Duration::from_micros(4);
 
 /// Looks whether something has come, in place of whole turns, which look at the timers too.
 pub(super) struct IdlePolls {
@@ -31,18 +35,29 @@ pub(super) struct IdlePolls {
     /// Polls from one look to the next: fewer where the shard is driven slowly.
     between: u32,
     looked_at: Instant,
+    /// How far apart looks are.
+    look_interval: Duration,
     /// When the next whole turn is.
     until: Instant,
+    /// How long after the last one, if that finds nothing.
+    interval: Duration,
 }
 
 impl IdlePolls {
     pub(super) const fn new() -> Self {
-        Self { left: 0, between: 1, looked_at: Instant(0), until: Instant(0) }
+        Self {
+            left: 0,
+            between: 1,
+            looked_at: Instant(0),
+            look_interval: LOOK_INTERVAL,
+            until: Instant(0),
+            interval: TURN_INTERVAL,
+        }
     }
 
     /// The next turn is a whole one.
     pub(super) const fn end(&mut self) {
-        self.left = 0;
+        (self.left, self.interval) = (0, TURN_INTERVAL);
     }
 
     /// Whether the next turn is an idle poll.
@@ -53,8 +68,12 @@ impl IdlePolls {
 
     /// A turn found nothing to do, and nothing is due before `due`.
     fn begin(&mut self, now: Instant, due: Option<Instant>) {
-        let latest = now + TURN_INTERVAL;
-        self.until = due.map_or(latest, |due| due.min(latest));
+        let latest = now + self.interval;
+        let due = due.filter(|due| *due < latest);
+        self.look_interval =
+            if due.is_some() { LOOK_INTERVAL } else { (self.interval / 10).min(LOOK_INTERVAL_MAX) };
+        self.until = due.unwrap_or(latest);
+        self.interval = (self.interval * 2).min(TURN_INTERVAL_MAX);
         (self.left, self.looked_at) = (self.between, now);
     }
 
@@ -68,7 +87,7 @@ impl IdlePolls {
     /// The clock was looked at. Whether the next turn is a whole one.
     fn look(&mut self, now: Instant) -> bool {
         let since = now - std::mem::replace(&mut self.looked_at, now);
-        let between = if since > LOOK_INTERVAL { self.between / 2 } else { self.between * 2 };
+        let between = if since > self.look_interval { self.between / 2 } else { self.between * 2 };
         self.between = between.clamp(1, IDLE_POLLS_MAX);
         if now >= self.until {
             return true;
@@ -81,7 +100,8 @@ impl IdlePolls {
 impl Worker {
     /// One turn: what has arrived is taken in, what is due is done, what is ready is sent. Whether
     /// there was anything to do. Never blocks. After a turn that found nothing, the next ones are idle
-    /// polls: they look only at where something may have come, until a timer is due or 10 us are over.
+    /// polls: they look only at where something may have come, until a timer is due or 10 us are over, or
+    /// up to 160 us after several turns of that kind.
     pub fn progress(&mut self) -> bool {
         let mut progressed = false;
         if self.idle_polls.left != 0 && !self.shard.has_work() {
@@ -223,12 +243,23 @@ mod tests {
         for poll_ns in [4, 100, 700, 7000, 50_000] {
             let (mut idle_polls, mut now) = (IdlePolls::new(), Instant(0));
             for round in 0..30 {
+                idle_polls.end();
                 idle_polls.begin(now, None);
                 let time_ns = run(&mut idle_polls, &mut now, poll_ns);
                 // The driver's next call may be a while after it is due.
                 assert!(
                     round < 10 || (10_000..=13_000 + 2 * poll_ns).contains(&time_ns),
                     "{poll_ns}: {time_ns}"
+                );
+            }
+            // Of those that find nothing each is later.
+            for round in 0..30 {
+                idle_polls.begin(now, None);
+                let time_ns = run(&mut idle_polls, &mut now, poll_ns);
+                let least_ns = (20_000 << round.min(3)).min(160_000);
+                assert!(
+                    (least_ns..=least_ns * 13 / 10 + 2 * poll_ns).contains(&time_ns),
+                    "{poll_ns}: {time_ns}, {least_ns} at least"
                 );
             }
         }
@@ -241,6 +272,7 @@ mod tests {
         idle_polls.begin(now, Some(Instant(500)));
         assert!((500..700).contains(&run(&mut idle_polls, &mut now, 5)));
         for _ in 0..10 {
+            idle_polls.end();
             idle_polls.begin(now, None);
             run(&mut idle_polls, &mut now, 600);
         }
