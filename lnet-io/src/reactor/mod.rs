@@ -27,7 +27,7 @@ mod waiter;
 pub use choice::{Chosen, Reactor, ReactorChoice, UnknownReactor};
 pub use sleep::Waker;
 pub use waiter::{Armed, Token, WaitError, Waiter};
-pub use waiter::{WATCHES_MAX, WatchId, wait_for_any};
+pub use waiter::{WATCHES_MAX, WatchId};
 
 /// Tests of this module over both reactors.
 #[cfg(test)]

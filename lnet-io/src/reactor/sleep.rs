@@ -78,8 +78,8 @@ impl Waker {
 
     #[cold]
     fn signal(&self) {
-        // Each write wakes the polling thread, whatever the counter is, so a ring need not read it. It fails
-        // only when the counter is full, after 2^64 - 2 wakes.
+        // Each write wakes the polling thread, whatever the counter is, so it is not read. It fails only when
+        // the counter is full, after 2^64 - 2 wakes.
         let written = rustix::io::write(&self.shared.eventfd, &1u64.to_ne_bytes());
         debug_assert!(written.is_ok(), "eventfd: {written:?}");
     }

@@ -5,9 +5,9 @@ use core::time::Duration;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::thread::ThreadId;
 
-use io_uring::types::{self, Fd, SubmitArgs};
+use io_uring::types::{Fd, SubmitArgs, Timespec};
 use io_uring::{IoUring, cqueue, opcode, squeue};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use rustix::io::Errno;
 
 use super::Reactor;
@@ -326,7 +326,7 @@ impl Ring {
             // What a cancellation has found by the way.
             return Ok(());
         }
-        let timespec = timeout.map(types::Timespec::from);
+        let timespec = timeout.map(Timespec::from);
         let mut args = SubmitArgs::new();
         if let Some(timespec) = &timespec {
             args = args.timespec(timespec);
@@ -407,30 +407,6 @@ impl Armed<'_> {
     pub fn wait(self, timeout: Option<Duration>, mut tell: impl FnMut(Token)) -> Result<u32, WaitError> {
         self.waiter.wait(timeout, &mut tell)
     }
-}
-
-/// Blocks as [`Armed::wait`] does, until one of these would not, and tells nothing. What is watched is to be
-/// empty: it ends the wait for as long as something is there. Neither rings nor `epoll` are touched, so it
-/// makes no difference which thread they belong to.
-///
-/// # Errors
-/// [`WaitError::System`], the kernel's refusal.
-pub fn wait_for_any(armed: &[Armed<'_>], timeout: Option<Duration>) -> Result<(), WaitError> {
-    let watches = || armed.iter().flat_map(|armed| &armed.waiter.watches);
-    let mut fds: Vec<_> = watches().map(|watch| PollFd::new(&watch.fd, PollFlags::IN)).collect();
-    // A time that is too long for the kernel has no end.
-    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-    match poll(&mut fds, timeout.as_ref()) {
-        Ok(_) | Err(Errno::INTR | Errno::AGAIN) => {}
-        Err(source) => return Err(WaitError::System { operation: "ppoll", source }),
-    }
-    for (watch, fd) in watches().zip(&fds) {
-        if watch.token.is_none() && !fd.revents().is_empty() {
-            // A wake ends one wait. Where another thread was faster there is nothing to read.
-            let _ = rustix::io::read(&watch.fd, &mut [0; 8]);
-        }
-    }
-    Ok(())
 }
 
 impl Drop for Armed<'_> {
