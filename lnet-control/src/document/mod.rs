@@ -88,7 +88,7 @@ pub struct Item {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Instruction {
     /// A change.
-    Change(Change),
+    Change(Box<Change>),
     /// The NIDs of a peer in the older form: all that it is to have, or those that it is to lose.
     Peers {
         /// The NIDs, at least one.

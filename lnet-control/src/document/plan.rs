@@ -28,7 +28,7 @@ impl Document {
             match &item.action {
                 Instruction::Change(change) => {
                     if !is_so(change, state, &peers, &mut rules) && !is_done_by(&changes, change) {
-                        changes.push((item, change.clone()));
+                        changes.push((item, Change::clone(change)));
                     }
                 }
                 Instruction::Peers { nids, deletes } => {
@@ -51,7 +51,8 @@ impl Document {
 pub fn passed_over<'a>(document: &'a Document, state: &NodeState) -> Vec<(&'a Item, Staying)> {
     let mut said = Vec::new();
     for item in &document.items {
-        let Instruction::Change(Change::AddNi(spec)) = &item.action else { continue };
+        let Instruction::Change(change) = &item.action else { continue };
+        let Change::AddNi(spec) = &**change else { continue };
         let Some((first, others)) = nis_on(spec.net, state).split_first() else { continue };
         if is_named(first, spec) || !others.iter().any(|ni| is_named(ni, spec)) {
             continue;

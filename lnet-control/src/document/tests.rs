@@ -21,7 +21,7 @@ fn refused(text: &str, expected: &[&str]) {
 fn changes(text: &str, mode: Mode) -> Vec<Change> {
     let document = parse(text, mode).unwrap_or_else(|errors| panic!("{errors:?}\n{text}"));
     let change = |item: Item| match item.action {
-        Instruction::Change(change) => change,
+        Instruction::Change(change) => *change,
         other => panic!("{other:?}"),
     };
     document.items.into_iter().map(change).collect()

@@ -21,7 +21,7 @@ pub fn document(input: &[u8]) {
             Ok(document) => {
                 document.items.iter().for_each(|item| check(item.position));
                 let changes = document.items.into_iter().filter_map(|item| match item.action {
-                    Instruction::Change(change) => Some(change),
+                    Instruction::Change(change) => Some(*change),
                     _ => None,
                 });
                 check_changes(changes.collect());

@@ -9,9 +9,9 @@ use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_tests::netns::{Netns, Wiring, enter, wait_until};
+use lnet_user::Buffer;
 use lnet_user::api::{Entry, EventQueue, Lnet, QueuedEvent};
 use lnet_user::node::{NiConfig, NodeConfig, ReactorChoice};
-use lnet_user::{Buffer, Nid};
 use lnet_wire::socklnd::Version;
 use lnet_wire::{Body, WireHandle};
 

@@ -316,7 +316,7 @@ impl Reader {
     }
 
     fn change(&mut self, position: Position, entity: &'static str, change: Change) {
-        self.push(position, entity, Instruction::Change(change));
+        self.push(position, entity, Instruction::Change(Box::new(change)));
     }
 
     fn push(&mut self, position: Position, entity: &'static str, action: Instruction) {

@@ -131,7 +131,7 @@ pub struct XdpNi {
     /// Whether its rings have zero copy, and why.
     zero_copy: Option<String>,
     /// What takes its long messages, and why, beside rings.
-    carrier: Option<(carrier::Facts, carrier::Chosen)>,
+    carrier: Option<Box<(carrier::Facts, carrier::Chosen)>>,
     /// Keeps the UDP port of rings ours.
     _reserved: Option<UdpSocket>,
 }
@@ -180,7 +180,7 @@ impl OpenNi for XdpNi {
             Some(NiFact::Number(queues.into())),
             Some(NiFact::Number(mtu_bytes.into())),
             self.zero_copy.clone().map(NiFact::Text),
-            self.carrier.as_ref().map(|(_, chosen)| NiFact::Text(chosen.to_string())),
+            self.carrier.as_ref().map(|carrier| NiFact::Text(carrier.1.to_string())),
             self.link.idle_queues().map(NiFact::Text),
             self.link.frames_by_queue().map(NiFact::Counts),
         ]
@@ -372,7 +372,7 @@ impl LndKind for XdpKind {
     /// Has long messages of an NI over rings go by another carrier; one over sockets keeps the wish.
     fn change(&self, ni: &mut XdpNi, asked: &NiOptions) -> Option<NiOptions> {
         asked.get(NiOption::Carrier)?;
-        let of_shards = ni.carrier.as_mut().map(|(facts, chosen)| {
+        let of_shards = ni.carrier.as_deref_mut().map(|(facts, chosen)| {
             *chosen = carrier::choose(asked.carrier(), facts);
             tracing::info!(nid = %ni.port.nid, carrier = %chosen, "long messages go as they are told to");
             chosen.of_shards()

@@ -202,7 +202,7 @@ impl XdpKind {
         let (reason, zero_copy) = (link.reason.clone(), Some(link.zero_copy.to_string()));
         let (_, parts) = self.keep(None, ports);
         let open = plan.opened(mode, (neighbours, state), Some(reserved));
-        Ok((XdpNi { reason, zero_copy, carrier: Some(carrier), ..open }, parts))
+        Ok((XdpNi { reason, zero_copy, carrier: Some(Box::new(carrier)), ..open }, parts))
     }
 
     fn open_link(
@@ -326,7 +326,7 @@ impl XdpKind {
         let Some(net) = &mut xdp.rings else { unreachable!("one was there, or was made") };
         net.links.push(link);
         let open = plan.opened(mode.into(), (neighbours, state), Some(reserved));
-        Ok((XdpNi { reason, zero_copy: words, carrier: Some(carrier), ..open }, parts))
+        Ok((XdpNi { reason, zero_copy: words, carrier: Some(Box::new(carrier)), ..open }, parts))
     }
 
     /// Rings that are found to be deaf: their rung, the name of their interface, and how they were found so.
