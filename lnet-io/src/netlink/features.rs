@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn the_kernel_is_asked() {
-        // The loopback device has it, unless somebody has switched it off.
+        // The loopback device has it, unless it was switched off.
         assert_ne!(cuts_runs(1).unwrap(), Some(false));
         let gone = cuts_runs(i32::MAX as u32);
         assert!(!matches!(gone, Ok(Some(_))), "{gone:?}");

@@ -1,8 +1,8 @@
 //! Streams of bytes: the TCP sockets of one shard, over one `io_uring` or by readiness.
 //!
 //! A stream is accepted, dialled or adopted. It receives into provided buffers, on and on or once, or
-//! straight into its place; it sends what is queued, copied or in a lease, one operation at a time. [`Streams`]
-//! know nothing of what the bytes mean.
+//! straight to where the bytes belong; it sends what is queued, copied or in a lease, one operation at a
+//! time. [`Streams`] know nothing of what the bytes mean.
 //!
 //! The driver of streams asks for something, upon which nothing happens at once. It has that started by
 //! [`Streams::flush`] or [`Streams::turn`], and takes what happened from [`Streams::poll_event`]. What is

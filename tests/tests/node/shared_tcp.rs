@@ -1,6 +1,6 @@
-//! Long PUTs over tcp into one descriptor of which peers choose the bytes (`MANAGE_REMOTE`): each goes straight
-//! to its bytes, also where another one is under way to the same. A peer that stops in the middle of its
-//! payload keeps nobody from them.
+//! Long PUTs over tcp into one descriptor of which peers choose the bytes (`MANAGE_REMOTE`): each goes
+//! straight to its bytes, also where another one is under way to the same. A peer that stops in the middle of
+//! its payload keeps no other from them.
 
 use std::time::Duration;
 
@@ -148,7 +148,7 @@ fn a_put_does_not_wait_for_another_to_the_same_bytes() {
     for reactor in REACTORS {
         let mut scene = Scene::new(reactor, MdOptions::NONE);
         scene.begin(0, 0, HALF);
-        // That peer says nothing any more, for now.
+        // That peer says nothing any more for a while.
         scene.begin(1, 0, LONG_BYTES);
         scene.expect(1, LONG_BYTES);
         scene.go_on(0, LONG_BYTES - HALF);

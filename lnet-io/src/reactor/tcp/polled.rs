@@ -89,11 +89,11 @@ impl Streams {
         if self.polled.slots.is_empty() {
             return Ok(());
         }
-        self.leave_all();
+        self.end_looks();
         self.flush()
     }
 
-    fn leave_all(&mut self) {
+    fn end_looks(&mut self) {
         while let Some(slot) = self.polled.slots.pop() {
             self.slots[slot as usize].is_polled = false;
             self.make_due(slot);
@@ -123,7 +123,7 @@ impl Streams {
         let has_come = self.events.len() != before;
         self.polled.looks = if has_come { 0 } else { self.polled.looks + 1 };
         if self.polled.looks > LOOKS_MAX {
-            self.leave_all();
+            self.end_looks();
         }
         has_come
     }

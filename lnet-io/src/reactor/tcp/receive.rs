@@ -27,14 +27,14 @@ impl Streams {
         self.want(id, Wanted::Readiness);
     }
 
-    /// Receives what has arrived straight into `place`, as far as that goes; how many bytes. `None` if
+    /// Receives what has arrived straight into `into`, as far as that goes; how many bytes. `None` if
     /// nothing waits in the kernel. At the end of the stream that is so for good, and [`StreamEvent::Ended`]
     /// follows.
     ///
     /// # Panics
-    /// If a receive is under way, or `place` has no bytes.
-    pub fn receive_now(&mut self, id: StreamId, mut place: FragmentsMut<'_>) -> Option<usize> {
-        assert!(place.length_bytes() != 0, "a receive of no bytes");
+    /// If a receive is under way, or `into` has no bytes.
+    pub fn receive_now(&mut self, id: StreamId, mut into: FragmentsMut<'_>) -> Option<usize> {
+        assert!(into.length_bytes() != 0, "a receive of no bytes");
         let stream = self.find(id)?;
         if stream.stops() || stream.is_ended {
             return None;
@@ -42,7 +42,7 @@ impl Streams {
         assert!(stream.wanted.is_nothing() && stream.receive.is_idle(), "two receives at once on a stream");
         let socket = stream.socket.as_ref().filter(|_| stream.phase == Phase::Open)?;
         let mut pieces: [_; PIECES_MAX] =
-            core::array::from_fn(|_| IoSliceMut::new(place.next().unwrap_or_default()));
+            core::array::from_fn(|_| IoSliceMut::new(into.next().unwrap_or_default()));
         let mut ancillary = RecvAncillaryBuffer::new(&mut []);
         let received = loop {
             match recvmsg(socket, &mut pieces, &mut ancillary, RecvFlags::DONTWAIT) {

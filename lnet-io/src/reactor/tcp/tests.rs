@@ -90,9 +90,9 @@ impl Side {
     fn readable(&mut self, readable: StreamId) {
         let index = self.filling.iter().position(|(id, ..)| *id == readable).expect("it was asked for");
         let (_, region, range) = &mut self.filling[index];
-        while !range.is_empty() {
-            let place = region.fragments_mut(range.clone()).unwrap();
-            let Some(bytes) = self.streams.receive_now(readable, place) else {
+        while range.start < range.end {
+            let target = region.fragments_mut(range.clone()).unwrap();
+            let Some(bytes) = self.streams.receive_now(readable, target) else {
                 return self.streams.await_bytes(readable);
             };
             range.start += bytes;

@@ -6,14 +6,14 @@
 //! What another shard sends to it goes there first, with a lease on its payload; what arrives there for
 //! another shard's descriptor has its header routed by the core, which lends the span.
 //!
-//! Invariants: a stream belongs to one connection; bytes of a stream are used in their order; payload is taken
-//! by the kernel where it lies, under a lease, or is copied once into a buffer of the streams; what is lent
-//! elsewhere is waited for; a message ends when its leases are back, also if its connection has ended.
+//! Invariants: a stream belongs to one connection; bytes of a stream are used in their order; payload is
+//! taken by the kernel where it lies, under a lease, or is copied once into a buffer of the streams; what is
+//! lent elsewhere is waited for; a message ends when its leases are back, also if its connection has ended.
 //!
 //! Payload that arrives is put into its descriptor by a system call of the shard's own thread, or by a copy
-//! out of a buffer of the streams: what has arrived, at once. So no two messages are ever written at the same
-//! time, wherever their spans are, and a peer that stops in the middle of its payload keeps nobody from those
-//! bytes. A shard that was lent a span by a sibling does the same with that.
+//! out of a buffer of the streams: what has arrived, at once. So no two messages are ever written at the
+//! same time, wherever their spans are, and a peer that stops in the middle of its payload keeps no other
+//! from those bytes. A shard that was lent a span by a sibling does the same with that.
 
 mod breaks;
 mod exchange;

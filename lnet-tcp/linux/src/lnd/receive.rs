@@ -74,7 +74,7 @@ impl TcpLnd {
                 self.sock.overrun(now, conn, up);
                 return self.act(now, up);
             }
-            if is_empty && let Some(span) = self.place_of(conn, wants) {
+            if is_empty && let Some(span) = self.target_of(conn, wants) {
                 if !self.receive_in_place(now, (conn, id), &span, &mut turns, up, memory) {
                     return;
                 }
@@ -192,7 +192,7 @@ impl TcpLnd {
     }
 
     /// Where the next payload goes that is to be received straight into its place, if that can be done now.
-    fn place_of(&mut self, conn: ConnId, wants: Wants) -> Option<Span> {
+    fn target_of(&mut self, conn: ConnId, wants: Wants) -> Option<Span> {
         let Wants::Payload(span) = wants else { return None };
         let is_long = span.length_bytes >= DIRECT_BYTES_MIN && self.sock.checksum_mut(conn).is_none();
         let link = self.link_mut(conn);
@@ -215,11 +215,11 @@ impl TcpLnd {
         if !std::mem::replace(&mut link.is_placing, true) {
             link.follows_long = span.length_bytes >= LONG_BYTES_MIN;
         }
-        let Some(place) = memory.try_fragments_mut(span) else {
+        let Some(target) = memory.try_fragments_mut(span) else {
             self.waiting.push(id);
             return false;
         };
-        let received = turns.next().and_then(|_| self.streams.receive_now(id, place));
+        let received = turns.next().and_then(|_| self.streams.receive_now(id, target));
         let Some(bytes) = received else {
             self.link_mut(conn).receiving = Receiving::Awaited;
             self.streams.await_bytes(id);

@@ -23,7 +23,7 @@ pub(super) struct Facts {
 
 /// Why long messages go by what they go by.
 #[derive(Clone, PartialEq, Eq, Debug)]
-enum Reason {
+enum CarrierReason {
     /// The option says so.
     Option,
     /// There is no socket.
@@ -40,50 +40,50 @@ enum Reason {
 
 /// What takes long messages, and why.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Chosen {
+pub(super) struct CarrierChoice {
     by_socket: bool,
-    reason: Reason,
+    reason: CarrierReason,
 }
 
 /// Chooses what takes the long messages of an NI.
-pub(super) fn choose(option: Carrier, facts: &Facts) -> Chosen {
-    let rings = |reason| Chosen { by_socket: false, reason };
+pub(super) fn choose(option: Carrier, facts: &Facts) -> CarrierChoice {
+    let rings = |reason| CarrierChoice { by_socket: false, reason };
     if let Some(why) = facts.no_socket.clone().filter(|_| option != Carrier::Rings) {
-        return rings(Reason::NoSocket(why));
+        return rings(CarrierReason::NoSocket(why));
     }
     match option {
-        Carrier::Rings => rings(Reason::Option),
-        Carrier::Socket => Chosen { by_socket: true, reason: Reason::Option },
-        Carrier::Auto if facts.zero_copy => rings(Reason::ZeroCopy),
-        Carrier::Auto if !facts.has_device => rings(Reason::Software),
-        Carrier::Auto if facts.cuts_runs != Some(true) => rings(Reason::Uncut),
-        Carrier::Auto => Chosen { by_socket: true, reason: Reason::Cut },
+        Carrier::Rings => rings(CarrierReason::Option),
+        Carrier::Socket => CarrierChoice { by_socket: true, reason: CarrierReason::Option },
+        Carrier::Auto if facts.zero_copy => rings(CarrierReason::ZeroCopy),
+        Carrier::Auto if !facts.has_device => rings(CarrierReason::Software),
+        Carrier::Auto if facts.cuts_runs != Some(true) => rings(CarrierReason::Uncut),
+        Carrier::Auto => CarrierChoice { by_socket: true, reason: CarrierReason::Cut },
     }
 }
 
-impl Chosen {
+impl CarrierChoice {
     /// The choice as the shards are told it: `auto` is the socket, to peers that take runs.
     pub(super) fn of_shards(&self) -> Carrier {
         match (self.by_socket, &self.reason) {
             (false, _) => Carrier::Rings,
-            (true, Reason::Option) => Carrier::Socket,
+            (true, CarrierReason::Option) => Carrier::Socket,
             (true, _) => Carrier::Auto,
         }
     }
 }
 
-impl fmt::Display for Chosen {
+impl fmt::Display for CarrierChoice {
     /// Writes the choice as `net show` and `explain` have it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let carrier = if self.by_socket { Carrier::Socket } else { Carrier::Rings };
         write!(f, "{carrier}, ")?;
         match &self.reason {
-            Reason::Option => write!(f, "carrier is {carrier}"),
-            Reason::NoSocket(why) => write!(f, "a socket cannot be had: {why}"),
-            Reason::ZeroCopy => f.write_str("they have zero copy"),
-            Reason::Software => f.write_str("no device stands behind the interface that could cut up runs"),
-            Reason::Uncut => f.write_str("the device does not cut up runs (tx-udp-segmentation)"),
-            Reason::Cut => f.write_str(
+            CarrierReason::Option => write!(f, "carrier is {carrier}"),
+            CarrierReason::NoSocket(why) => write!(f, "a socket cannot be had: {why}"),
+            CarrierReason::ZeroCopy => f.write_str("they have zero copy"),
+            CarrierReason::Software => f.write_str("no device stands behind the interface that could cut up runs"),
+            CarrierReason::Uncut => f.write_str("the device does not cut up runs (tx-udp-segmentation)"),
+            CarrierReason::Cut => f.write_str(
                 "the device cuts up runs (tx-udp-segmentation); rings to peers in generic mode, which take none",
             ),
         }

@@ -131,7 +131,7 @@ pub struct XdpNi {
     /// Whether its rings have zero copy, and why.
     zero_copy: Option<String>,
     /// What takes its long messages, and why, beside rings.
-    carrier: Option<Box<(carrier::Facts, carrier::Chosen)>>,
+    carrier: Option<Box<(carrier::Facts, carrier::CarrierChoice)>>,
     /// Keeps the UDP port of rings ours.
     _reserved: Option<UdpSocket>,
 }

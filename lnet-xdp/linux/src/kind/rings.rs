@@ -636,7 +636,7 @@ fn ring_ports(
     (request, plan): (&NiRequest<'_>, &XdpPlan),
     (mode, zero_copy): (ActiveMode, &Chosen),
     shares: impl Iterator<Item = (Option<UmemShare>, Option<Rings>)>,
-) -> (Vec<XdpPort>, (carrier::Facts, carrier::Chosen)) {
+) -> (Vec<XdpPort>, (carrier::Facts, carrier::CarrierChoice)) {
     let shards = host.shard_count();
     let unresolved_responses_max = unresolved_responses_max(request, shards);
     let sharers = plan.serving.sharers_max(shards as u8);

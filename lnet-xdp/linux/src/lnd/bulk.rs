@@ -5,7 +5,8 @@
 //! alone: the socket has a port that the kernel chose, and what is sent there is dropped.
 //!
 //! Invariants: frames that are sent again go by the rings, as do all for a while once the kernel has refused
-//! some: a message is never worse off than with the rings alone. No frame is longer than the socket's buffers.
+//! some: a message is never worse off than with the rings alone. No frame is longer than the socket's
+//! buffers.
 //!
 //! Decision: the socket goes by readiness, whatever the node's reactor is: it belongs to no thread then, so a
 //! shard with rings is driven by any.

@@ -1,5 +1,6 @@
 //! Wires that lose, double and reorder, and peers that vanish.
 
+use alloc::format;
 use alloc::vec;
 use core::time::Duration;
 
