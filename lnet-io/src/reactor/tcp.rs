@@ -291,9 +291,7 @@ impl Streams {
             self.submission.enter(&mut self.buffers)?;
         }
         self.reap();
-        if self.events.is_empty() {
-            self.look();
-        }
+        self.look();
         // What has ended often has a successor.
         if self.has_due() {
             self.flush()?;

@@ -650,12 +650,16 @@ fn ring_ports(
         no_socket: sockets.as_ref().err().map(ToString::to_string),
     };
     let chosen = carrier::choose(request.options.carrier(), &facts);
+    // Runs are cut up before a card, or by the other end of a veth. A tap hands its program whole runs
+    // (`tun_xdp_one` in drivers/net/tun.c).
+    let is_cut_up = plan.interface.has_device || plan.interface.role == Role::Veth;
+    let sees_no_runs = mode == ActiveMode::Native && is_cut_up;
     let mut sockets = sockets.unwrap_or_default().into_iter();
     let port = |(frames, rings)| {
         let mut bulk = sockets.next();
         bulk.iter_mut().for_each(|bulk| bulk.set_carrier(chosen.of_shards()));
         let port = RingPort::new(plan.port, receive_bytes, frame_max_bytes, unresolved_responses_max);
-        let port = port.with_bulk(bulk).with_runs(mode == ActiveMode::Native);
+        let port = port.with_bulk(bulk).with_runs(sees_no_runs);
         XdpPort::Rings { port, frames, rings }
     };
     let ports = shares.map(port).collect();

@@ -5,8 +5,8 @@
 //! alone: the socket has a port that the kernel chose, and what is sent there is dropped.
 //!
 //! Invariants: frames that are sent again go by the rings, as do all for a while once the kernel has refused
-//! some: a message is never worse off than with the rings alone. No frame is longer than the socket's
-//! buffers.
+//! some, longer each time that it goes on refusing: no message ends for it. No frame is longer than the
+//! socket's buffers.
 //!
 //! Decision: the socket goes by readiness, whatever the node's reactor is: it belongs to no thread then, so a
 //! shard with rings is driven by any.
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use lnet_core::lnd::NiId;
 use lnet_core::time::Instant;
-use lnet_io::capture::Direction;
+use lnet_io::capture::{Direction, Link};
 use lnet_io::memory::Memory;
 use lnet_io::reactor::Reactor;
 use lnet_io::reactor::udp::{Endpoint, EndpointConfig, Refusal, UdpError, UdpSocket};
@@ -35,8 +35,9 @@ use super::{Port, XdpLnd};
 const LONG_BYTES_MIN: u32 = 16 << 10;
 /// Datagrams that are with the kernel at most: it is given them before they leave a CPU's cache.
 const SEND_BUFFERS: u16 = 128;
-/// How long all frames go by the rings after the kernel has refused some.
-const REST_INTERVAL: Duration = Duration::from_secs(1);
+/// Seconds for which all frames go by the rings after the kernel has refused some: at first, and at most
+/// where it goes on refusing.
+const RESTS_S: [u8; 2] = [1, 64];
 
 /// A socket beside rings, by which long messages leave.
 pub(crate) struct Bulk {
@@ -45,8 +46,7 @@ pub(crate) struct Bulk {
     local: SocketAddr,
     /// The choice: nothing goes by it, or long messages to peers that take runs (`auto`), or all.
     carrier: Carrier,
-    /// Until when the rings have all frames.
-    rests_until: Option<Instant>,
+    rest: Rest,
 }
 
 impl Bulk {
@@ -65,7 +65,7 @@ impl Bulk {
             reactor: Reactor::Epoll,
         };
         let endpoint = Box::new(Endpoint::new(socket, &config)?);
-        Ok(Self { endpoint, local, carrier: Carrier::Rings, rests_until: None })
+        Ok(Self { endpoint, local, carrier: Carrier::Rings, rest: Rest::NONE })
     }
 
     /// Becomes readable when a socket that was full has room.
@@ -98,7 +98,38 @@ impl Bulk {
             Carrier::Auto => run.is_some() && self.endpoint.makes_runs(),
             Carrier::Socket => outgoing.header.total_length >= LONG_BYTES_MIN,
         };
-        is_its && self.rests_until.is_none()
+        is_its && !self.rest.is_on
+    }
+}
+
+/// A time for which the rings have all frames, since the kernel has refused some.
+struct Rest {
+    is_on: bool,
+    /// How long the last one is or was; 0 where there was none.
+    length_s: u8,
+    /// When that ends or has ended.
+    until: Instant,
+}
+
+impl Rest {
+    const NONE: Self = Self { is_on: false, length_s: 0, until: Instant(0) };
+
+    /// Begins one, unless one is on; whether it is the first after a time without.
+    fn begin(&mut self, now: Instant) -> bool {
+        let length = Duration::from_secs(self.length_s.into());
+        let is_first = !self.is_on && now >= self.until + length;
+        if !self.is_on {
+            // Frames that are refused as soon as they are tried again are so for longer.
+            let next_s = if is_first { RESTS_S[0] } else { (2 * self.length_s).min(RESTS_S[1]) };
+            let until = now + Duration::from_secs(next_s.into());
+            *self = Self { is_on: true, length_s: next_s, until };
+        }
+        is_first
+    }
+
+    /// Ends what is over.
+    fn follow(&mut self, now: Instant) {
+        self.is_on &= now < self.until;
     }
 }
 
@@ -138,7 +169,8 @@ impl XdpLnd {
         bulk.endpoint.send(to, *run, |out| {
             frame_bytes = write_datagram(outgoing, &source, &port.nid, out);
             if self.tap.is_on() {
-                record(&mut self.tap, port, Direction::Sent, (local, to), &out[..frame_bytes]);
+                let ends = (local, to);
+                record(&mut self.tap, (port, Link::Ethernet), Direction::Sent, ends, &out[..frame_bytes]);
             }
             frame_bytes
         });
@@ -164,7 +196,7 @@ impl XdpLnd {
             let RingPort { port, bulk: Some(bulk), frame_max_bytes, .. } = &mut self.nis.ports[index] else {
                 continue;
             };
-            bulk.rests_until = bulk.rests_until.filter(|until| *until > now);
+            bulk.rest.follow(now);
             let outcome = bulk.endpoint.turn();
             let mut shortened = None;
             while let Some(Refusal { to, errno }) = bulk.endpoint.poll_refusal() {
@@ -172,8 +204,9 @@ impl XdpLnd {
                 self.counters.frames_sent_by_socket -= 1;
                 self.counters.frames_let_go += 1;
                 if errno != Errno::MSGSIZE {
-                    tracing::debug!(%errno, %to, "the kernel refuses frames of a socket: the rings have them");
-                    bulk.rests_until = Some(now + REST_INTERVAL);
+                    if bulk.rest.begin(now) {
+                        tracing::warn!(%errno, %to, "the kernel refuses frames of a socket: the rings have them");
+                    }
                 } else if shortened.replace(to) != Some(to) {
                     // The kernel is asked once about a window that is refused.
                     let buffer_bytes = port.ring_datagram_max_bytes(*frame_max_bytes);
@@ -194,5 +227,30 @@ impl XdpLnd {
             bulk.set_carrier(options.carrier());
         }
         self.xfer.set_run_min(ni, run_min_bytes(bulk.as_ref()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rests_get_longer_while_the_kernel_goes_on_refusing() {
+        let (mut rest, mut now) = (Rest::NONE, Instant(0));
+        let mut lengths_s = Vec::new();
+        for round in 0..9 {
+            assert_eq!(rest.begin(now), round == 0);
+            assert!(!rest.begin(now), "one is on");
+            let length = Duration::from_secs(rest.length_s.into());
+            rest.follow(now + length / 2);
+            assert!(rest.is_on);
+            now = now + length;
+            rest.follow(now);
+            assert!(!rest.is_on);
+            lengths_s.push(rest.length_s);
+        }
+        assert_eq!(lengths_s, [1, 2, 4, 8, 16, 32, 64, 64, 64]);
+        assert!(rest.begin(now + Duration::from_secs(130)), "it took frames for long enough");
+        assert_eq!(rest.length_s, RESTS_S[0]);
     }
 }

@@ -178,7 +178,7 @@ pub(super) fn shorten(
 /// them.
 pub(super) fn record(
     tap: &mut Tap,
-    port: &Port,
+    (port, link): (&Port, Link),
     direction: Direction,
     (from, to): (SocketAddr, SocketAddr),
     payload: &[u8],
@@ -192,8 +192,10 @@ pub(super) fn record(
         let checksum = path.udp6_checksum(std::iter::once(payload));
         headers[TEMPLATE_BYTES_MAX - 2..].copy_from_slice(&checksum.to_be_bytes());
     }
-    let pieces = [&headers[ETHERNET_BYTES..path.length()], payload].into_iter();
-    tap.record((port.interface_index, Link::RawIp), direction, pieces);
+    // What lies below is the kernel's: an address of a link that knows Ethernet stays empty.
+    let begin = if link == Link::Ethernet { 0 } else { ETHERNET_BYTES };
+    let pieces = [&headers[begin..path.length()], payload].into_iter();
+    tap.record((port.interface_index, link), direction, pieces);
 }
 
 impl XdpLnd {
@@ -225,7 +227,7 @@ impl XdpLnd {
             let bytes = socket.endpoint.bytes_mut(&mut received);
             if self.tap.is_on() {
                 let ends = (SocketAddr::new(received.from, received.from_port), local);
-                record(&mut self.tap, &socket.port, Direction::Received, ends, bytes);
+                record(&mut self.tap, (&socket.port, Link::RawIp), Direction::Received, ends, bytes);
             }
             if bytes.is_empty() {
                 // A peer asks whether a daemon is here (`refusals`): the kernel does not say that none is.
@@ -305,7 +307,7 @@ impl XdpLnd {
             frame_bytes = write_datagram(outgoing, &source, &port.nid, out);
             if self.tap.is_on() {
                 let frame = &out[..frame_bytes];
-                record(&mut self.tap, port, Direction::Sent, (local, to), frame);
+                record(&mut self.tap, (port, Link::RawIp), Direction::Sent, (local, to), frame);
             }
             frame_bytes
         });

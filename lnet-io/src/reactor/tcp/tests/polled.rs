@@ -7,6 +7,7 @@ over_both! {
     few_streams_are_polled,
     a_polled_stream_tells_of_its_end,
     polled_streams_are_paused_and_closed,
+    a_polled_stream_is_looked_at_beside_one_that_never_rests,
 }
 
 impl Side {
@@ -52,6 +53,30 @@ fn a_stream_is_polled_after_bytes_have_come() {
     far.write_all(&[3; 50]).unwrap();
     assert!(sides[0].is_told());
     until("the last bytes", &mut sides, |sides| sides[0].arrived_bytes(id) == 6050);
+}
+
+fn a_polled_stream_is_looked_at_beside_one_that_never_rests() {
+    let mut sides = [Side::new(small())];
+    let [(id, mut far), (busy, mut far_busy)] = [sockets(), sockets()].map(|[near, far]| {
+        let id = sides[0].streams.adopt(near.into()).unwrap();
+        (id, far)
+    });
+    sides[0].receive(id, Mode::Many);
+    sides[0].step();
+    far.write_all(&[1]).unwrap();
+    until("the first byte", &mut sides, |sides| sides[0].arrived_bytes(id) == 1);
+    assert!(sides[0].is_polled(id));
+    far.write_all(&[2]).unwrap();
+    let mut busy_turns = 0;
+    while busy_turns < 50 && sides[0].arrived_bytes(id) == 1 {
+        far_busy.write_all(&[3]).unwrap();
+        let filled = sides[0].filled.len();
+        sides[0].fill(busy, region(1), 0..1);
+        // Its byte is there, and told in the turn that asks.
+        sides[0].step();
+        busy_turns += usize::from(sides[0].filled.len() > filled);
+    }
+    assert_eq!(sides[0].arrived_bytes(id), 2, "after {busy_turns} busy turns");
 }
 
 fn few_streams_are_polled() {
