@@ -124,7 +124,8 @@ impl MeshEnd {
                 sent = true;
             }
             if sent {
-                sibling.has_news.store(true, Ordering::Release);
+                // Swapped, so that the flag of one sender never hides that of another.
+                sibling.has_news.swap(true, Ordering::AcqRel);
                 sibling.to.wake();
             }
             sent_any |= sent;

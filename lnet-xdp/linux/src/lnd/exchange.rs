@@ -169,7 +169,8 @@ impl Addressee {
                 "a place is free for every frame and buffer of the addressee's, and packets are counted first"
             );
         }
-        self.has_news.store(true, Ordering::Release);
+        // Swapped, so that the flag of one sender never hides that of another.
+        self.has_news.swap(true, Ordering::AcqRel);
     }
 }
 
