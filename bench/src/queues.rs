@@ -214,7 +214,7 @@ const TICK: Duration = Duration::from_millis(10);
 /// events and tells of them; Puts go from the first one to each in turn.
 ///
 /// # Errors
-/// What the node refused.
+/// The node's refusal.
 pub fn put_ns(queues: u32, rounds: u32) -> anyhow::Result<f64> {
     let (lnet, _transport) = loopback(1, queues, queues)?;
     let shard = lnet.shard(0)?;

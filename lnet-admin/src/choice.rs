@@ -67,7 +67,7 @@ impl Control {
         }
     }
 
-    /// What takes long messages by a local NI, as its LND tells it.
+    /// Carrier of long messages by a local NI, as its LND tells it.
     fn carrier_of(&self, nid: &Nid) -> Option<String> {
         let nis = self.lnet.nis();
         match nis.iter().find(|state| state.config.nid == *nid)?.fact(ACTIVE_CARRIER)? {

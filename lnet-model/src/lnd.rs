@@ -101,7 +101,7 @@ words! {
 }
 
 words! {
-    /// What takes the long messages of an NI over rings.
+    /// Carrier of the long messages of an NI over rings.
     #[derive(Default)]
     Carrier {
         /// The one that suits the device and the peer.

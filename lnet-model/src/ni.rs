@@ -117,7 +117,7 @@ impl NiOptions {
         word.and_then(|word| ZeroCopy::ALL.get(word)).copied().unwrap_or_default()
     }
 
-    /// What is to take long messages beside rings.
+    /// Carrier that long messages are to take, beside rings.
     #[must_use]
     pub fn carrier(&self) -> Carrier {
         let word = self.number::<usize>(NiOption::Carrier);

@@ -84,7 +84,7 @@ pub(crate) struct Options {
     /// and 1 MiB, over sockets, or with --net tcp over streams
     #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging", "rails", "paths", "size"])]
     reactors: bool,
-    /// What nodes with 2 and 16 shards cost beside nodes with one: a Put of 64 bytes to its ACK, alone and 64
+    /// Cost of nodes with 2 and 16 shards beside nodes with one: a Put of 64 bytes to its ACK, alone and 64
     /// at once
     #[arg(long, conflicts_with_all = ["bulk", "compare", "posted", "peers", "messaging", "rails", "paths", "awaits", "reactors"])]
     shards: bool,

@@ -209,7 +209,7 @@ fn gets_that_nothing_answers_hold_up_others_for_a_while() {
         let handles = [0, 1, 2, 3].map(|at| get(&mut node, now, md, at).unwrap());
         let early = Instant((now + timeout).0 - 1);
         assert_eq!(get(&mut node, early, other, 4), Err(SubmitError::RequestsFull), "round {round}");
-        // One that comes in time finds its part, and makes room.
+        // A REPLY that comes in time finds its part, and makes room.
         let span = Span { buffer: md.into(), offset_bytes: 2, length_bytes: 1 };
         assert_eq!(node.arrive(&reply_of(handles[2], 1)), Verdict::Deliver(span));
         lost.extend([handles[0], handles[1], handles[3]]);

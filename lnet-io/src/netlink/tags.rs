@@ -34,7 +34,7 @@ enum TagChange {
 pub struct VlanTags {
     interface_index: u32,
     change: TagChange,
-    /// What tells the device to do as before; none where that is what it does.
+    /// Tells the device to do as before; none where it does so.
     undo: Option<Wish>,
 }
 

@@ -30,7 +30,7 @@ pub struct ExplainedChoice {
     pub shards: Vec<u32>,
     /// The local NI and the NID of the peer; `None` where nothing leads there.
     pub path: Option<ExplainedPath>,
-    /// What takes long messages by the local NI, and why, where it has more than one carrier.
+    /// Carrier of long messages by the local NI, and why, where it has more than one.
     #[serde(default)]
     pub carrier: Option<String>,
     /// Why there is nothing to choose, where that is so.

@@ -466,7 +466,7 @@ impl ShardEnd {
     }
 
     /// Runs something as [`ShardEnd::run`] does, also on this thread if the one that drives the shard sleeps.
-    /// It must not change what the shard watches.
+    /// The closure must not change what the shard watches.
     fn run_soon<R: Send + 'static>(
         &self,
         run: impl FnOnce(&mut Worker, &mut Queues) -> R + Send + 'static,

@@ -343,7 +343,7 @@ impl<T> Handover<T> {
                 let count = visits.wrapping_sub(seen).wrapping_add(moments.wrapping_sub(seen_moments));
                 (seen, seen_moments, naps) = (visits, moments, 0);
                 (looks, busy_looks) = (0, 0);
-                // What has come after the last visit does not wait for another nap.
+                // Work that came after the last visit does not wait for another nap.
                 let found = match self.try_visit() {
                     Ok(mut visit) => self.look(&mut visit, look, died),
                     Err(_) if self.is_bound() => Look::Bound,

@@ -84,7 +84,7 @@ impl MeshEnd {
     }
 
     fn receive_all(&mut self, now: Instant, shard: &mut Shard, memory: &mut Memory) -> bool {
-        // What is sent from now on sets it again.
+        // Siblings that send from now on set it again.
         self.has_news.swap(false, Ordering::AcqRel);
         let (mut received, mut is_left) = (false, false);
         for sibling in &mut self.siblings {

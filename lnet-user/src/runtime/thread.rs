@@ -5,7 +5,7 @@
 //! caller's thread meanwhile, which wakes the driver if there is something to do then.
 //!
 //! Invariants: a shard is with its driver, or at rest while that sleeps, or with a call that found it there.
-//! What the driver sleeps in is its own, and such a call does not touch it.
+//! The waiter in which the driver sleeps is its own, and such a call does not touch it.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -66,7 +66,7 @@ struct Resting<S> {
     sleep: Sleep,
 }
 
-/// What a driver has.
+/// The shard of a driver, and how it drives that.
 struct Driven<S> {
     /// `None` while it sleeps.
     parts: Option<Box<ShardParts<S>>>,

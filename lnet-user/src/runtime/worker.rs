@@ -95,7 +95,7 @@ pub struct Worker {
     pub(super) mesh: MeshEnd,
     pub(super) memory: Memory,
     pub(super) clock: Clock,
-    /// What it sleeps in; `None` while a thread sleeps there that has let go of the rest.
+    /// Waiter to sleep in; `None` while a thread sleeps there that has let go of the rest.
     waiter: Option<Box<Waiter>>,
     waker: Waker,
     /// The NIs that the LNDs have, that of `lo` included.
@@ -525,7 +525,7 @@ impl Worker {
             || self.shard.poll_timeout().is_some_and(|due| sleep.due.is_none_or(|known| due < known))
     }
 
-    /// What the shard sleeps in, to be given back.
+    /// Takes the waiter that the shard sleeps in; it is to be given back.
     pub(super) fn take_waiter(&mut self) -> Box<Waiter> {
         self.waiter.take().expect("one thread at a time sleeps in a shard")
     }
@@ -535,7 +535,7 @@ impl Worker {
         self.waiter = Some(waiter);
     }
 
-    /// What the shard sleeps in, while no thread does.
+    /// The waiter that the shard sleeps in, while no thread does.
     pub(super) fn waiter(&mut self) -> &mut Waiter {
         self.waiter.as_mut().expect("what is watched changes while no thread sleeps in the shard")
     }

@@ -134,7 +134,7 @@ fn puts_to_different_bytes_are_received_beside_each_other() {
         scene.expect(1, LONG_BYTES);
         scene.go_on(0, LONG_BYTES - HALF);
         scene.expect(0, LONG_BYTES);
-        // What came with the heads was copied.
+        // Payload that came with the heads was copied.
         assert!(scene.counted("payload_bytes_placed") > LONG_BYTES as u64, "{reactor:?}");
         assert_runs(&scene.end(), &[(LONG_BYTES, FIRST), (LONG_BYTES, SECOND)]);
     }
@@ -148,7 +148,7 @@ fn a_put_does_not_wait_for_another_to_the_same_bytes() {
     for reactor in REACTORS {
         let mut scene = Scene::new(reactor, MdOptions::NONE);
         scene.begin(0, 0, HALF);
-        // That peer says nothing any more for a while.
+        // The first peer says nothing more for a while.
         scene.begin(1, 0, LONG_BYTES);
         scene.expect(1, LONG_BYTES);
         scene.go_on(0, LONG_BYTES - HALF);
@@ -171,7 +171,7 @@ fn a_put_is_cut_at_the_end_of_the_descriptor() {
         scene.expect(1, HALF);
         scene.go_on(0, LONG_BYTES - 1000);
         scene.expect(0, HALF);
-        // What was cut off is not taken for a message.
+        // Bytes that were cut off are not taken for a message.
         scene.peers.iter_mut().for_each(Dialler::ping);
         let runs = [(offset, 0), (1000, SECOND), (HALF - 1000, FIRST)];
         assert_runs(&scene.end(), &runs);

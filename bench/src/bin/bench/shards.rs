@@ -1,4 +1,4 @@
-//! What nodes with several shards cost beside nodes with one: a Put of 64 bytes to its ACK, alone, and many
+//! Cost of nodes with several shards beside nodes with one: a Put of 64 bytes to its ACK, alone, and many
 //! at once, between threaded nodes that may use all CPUs; in turns, over one veth pair.
 //!
 //! `cargo xtask bench --shards` makes the namespaces and calls this.
@@ -60,7 +60,7 @@ enum Waits {
     Each,
 }
 
-/// What is measured: by whom, and how many Puts are under way at once.
+/// A measurement: by whom, and how many Puts are under way at once.
 const SUBJECTS: [(&str, Waits, usize); 6] = [
     ("alone, from one shard", Waits::First, 1),
     ("alone, from all in turn", Waits::All, 1),
@@ -93,7 +93,7 @@ struct Document {
     rows: Vec<Row>,
 }
 
-/// What one turn has found.
+/// Findings of one turn.
 #[derive(Clone, Copy, Default, Debug)]
 struct Found {
     p50_us: f64,

@@ -48,7 +48,7 @@ struct Side {
     modes: HashMap<StreamId, Mode>,
     arrived: HashMap<StreamId, Vec<u8>>,
     sent: HashMap<StreamId, u64>,
-    /// What streams are received straight into, and what is left of it.
+    /// Regions that streams are received straight into, and what is left of them.
     filling: Vec<(StreamId, Region, Range<usize>)>,
     filled: Vec<Region>,
     closed: Vec<StreamId>,

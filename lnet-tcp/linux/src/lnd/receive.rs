@@ -253,7 +253,7 @@ impl TcpLnd {
                 link.receiving = Receiving::Pausing;
                 self.streams.pause(id);
             }
-            // What came before was short. This is not.
+            // The messages before were short. This is not.
             (Receiving::Many, Wants::Payload(span))
                 if (is_bulk && span.length_bytes >= DIRECT_BYTES_MIN
                     || span.length_bytes >= LONG_BYTES_MIN)

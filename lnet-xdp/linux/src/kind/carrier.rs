@@ -38,7 +38,7 @@ enum CarrierReason {
     Cut,
 }
 
-/// What takes long messages, and why.
+/// Carrier of long messages, and why it is that.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct CarrierChoice {
     by_socket: bool,

@@ -130,7 +130,7 @@ pub struct XdpNi {
     reason: Option<String>,
     /// Whether its rings have zero copy, and why.
     zero_copy: Option<String>,
-    /// What takes its long messages, and why, beside rings.
+    /// Carrier of its long messages beside rings, and why it is that.
     carrier: Option<Box<(carrier::Facts, carrier::CarrierChoice)>>,
     /// Keeps the UDP port of rings ours.
     _reserved: Option<UdpSocket>,

@@ -184,7 +184,7 @@ impl XdpLnd {
     pub(super) fn flush_bulk(&mut self) {
         for index in 0..self.nis.ports.len() {
             let Some(bulk) = &mut self.nis.ports[index].bulk else { continue };
-            // What waits for room has some by now, or none.
+            // Datagrams that wait for room have some by now, or none.
             let outcome = if bulk.endpoint.has_room() { bulk.endpoint.flush() } else { bulk.endpoint.turn() };
             self.note(outcome);
         }

@@ -274,7 +274,7 @@ impl Exchange {
             return None;
         }
         self.take(packet).or_else(|| {
-            // What is sent from now on sets it again.
+            // Siblings that send from now on set it again.
             self.has_news.swap(false, Ordering::AcqRel);
             let arrival = self.take(packet);
             if arrival.is_some() {

@@ -192,7 +192,7 @@ pub(super) fn record(
         let checksum = path.udp6_checksum(std::iter::once(payload));
         headers[TEMPLATE_BYTES_MAX - 2..].copy_from_slice(&checksum.to_be_bytes());
     }
-    // What lies below is the kernel's: an address of a link that knows Ethernet stays empty.
+    // Ethernet addresses are the kernel's to know: they stay empty.
     let begin = if link == Link::Ethernet { 0 } else { ETHERNET_BYTES };
     let pieces = [&headers[begin..path.length()], payload].into_iter();
     tap.record((port.interface_index, link), direction, pieces);

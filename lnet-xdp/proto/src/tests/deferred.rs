@@ -104,7 +104,7 @@ fn a_message_that_waits_is_deferred_and_pulled() {
     }
 }
 
-/// What a sender had sent of a message before that was deferred goes once more when it is pulled, and counts.
+/// Fragments that were sent before their message was deferred go once more when it is pulled, and count.
 #[test]
 fn what_is_sent_once_more_of_a_deferred_message_is_counted() {
     for length in [0, 40, 5000, 1 << 20] {

@@ -162,7 +162,7 @@ fn packets_of_two_senders_are_not_mixed_up_while_their_parts_arrive() {
     assert!(ends[1].hand_over(0, &mut part(12, false)));
     let Some(Arrival::Packet) = ends[0].receive(&mut packet) else { panic!("no packet") };
     assert_eq!(packet.parts.iter().map(|part| part.length).collect::<Vec<_>>(), [10, 11, 12]);
-    // It may be told of more than has come, until it finds nothing.
+    // The shard may be told of more than has come, until it finds nothing.
     packet.parts.clear();
     assert!(ends[0].receive(&mut packet).is_none());
     assert!(!ends[0].has_arrivals());
