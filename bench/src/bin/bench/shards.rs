@@ -25,6 +25,8 @@ use lnet_wire::ProcessId;
 use lnet_wire::steer::{PORTALS, Policy, Spread};
 use serde::Serialize;
 
+use super::reactors::{middle, sorted};
+
 /// Measures nodes with several shards beside nodes with one.
 #[derive(Debug, Args)]
 #[command(
@@ -301,16 +303,6 @@ impl Sender {
             }
         }
     }
-}
-
-fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values
-}
-
-fn middle(sorted: &[f64]) -> f64 {
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 fn table(document: &Document) -> String {
