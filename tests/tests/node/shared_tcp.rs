@@ -108,6 +108,12 @@ impl Scene {
     }
 }
 
+/// A scene over each reactor; none without privileges.
+fn scenes(options: MdOptions) -> impl Iterator<Item = Scene> {
+    let reactors = REACTORS.into_iter().filter(|_| privileged());
+    reactors.map(move |reactor| Scene::new(reactor, options))
+}
+
 fn bytes_of(last: QueuedEvent) -> Vec<u8> {
     last.into_buffer().expect("the last event has it").fragments().flatten().copied().collect()
 }
@@ -123,11 +129,7 @@ fn assert_runs(bytes: &[u8], runs: &[(usize, u8)]) {
 
 #[test]
 fn puts_to_different_bytes_are_received_beside_each_other() {
-    if !privileged() {
-        return;
-    }
-    for reactor in REACTORS {
-        let mut scene = Scene::new(reactor, MdOptions::NONE);
+    for mut scene in scenes(MdOptions::NONE) {
         scene.begin(0, 0, HALF);
         scene.begin(1, LONG_BYTES, HALF);
         scene.go_on(1, LONG_BYTES - HALF);
@@ -135,18 +137,14 @@ fn puts_to_different_bytes_are_received_beside_each_other() {
         scene.go_on(0, LONG_BYTES - HALF);
         scene.expect(0, LONG_BYTES);
         // Payload that came with the heads was copied.
-        assert!(scene.counted("payload_bytes_placed") > LONG_BYTES as u64, "{reactor:?}");
+        assert!(scene.counted("payload_bytes_placed") > LONG_BYTES as u64);
         assert_runs(&scene.end(), &[(LONG_BYTES, FIRST), (LONG_BYTES, SECOND)]);
     }
 }
 
 #[test]
 fn a_put_does_not_wait_for_another_to_the_same_bytes() {
-    if !privileged() {
-        return;
-    }
-    for reactor in REACTORS {
-        let mut scene = Scene::new(reactor, MdOptions::NONE);
+    for mut scene in scenes(MdOptions::NONE) {
         scene.begin(0, 0, HALF);
         // The first peer says nothing more for a while.
         scene.begin(1, 0, LONG_BYTES);
@@ -159,11 +157,7 @@ fn a_put_does_not_wait_for_another_to_the_same_bytes() {
 
 #[test]
 fn a_put_is_cut_at_the_end_of_the_descriptor() {
-    if !privileged() {
-        return;
-    }
-    for reactor in REACTORS {
-        let mut scene = Scene::new(reactor, MdOptions::TRUNCATE);
+    for mut scene in scenes(MdOptions::TRUNCATE) {
         let offset = LONG_BYTES + HALF;
         scene.begin(0, offset, 1000);
         scene.begin(1, offset, 2000);
@@ -180,11 +174,7 @@ fn a_put_is_cut_at_the_end_of_the_descriptor() {
 
 #[test]
 fn a_peer_that_goes_in_the_middle_of_its_payload_ends_its_own_put_alone() {
-    if !privileged() {
-        return;
-    }
-    for reactor in REACTORS {
-        let mut scene = Scene::new(reactor, MdOptions::NONE);
+    for mut scene in scenes(MdOptions::NONE) {
         scene.begin(0, 0, HALF);
         scene.begin(1, 0, HALF);
         scene.peers[0].stream.shutdown(std::net::Shutdown::Both).unwrap();
@@ -198,11 +188,7 @@ fn a_peer_that_goes_in_the_middle_of_its_payload_ends_its_own_put_alone() {
 
 #[test]
 fn a_descriptor_that_is_unlinked_meanwhile_comes_home_with_the_last_put() {
-    if !privileged() {
-        return;
-    }
-    for reactor in REACTORS {
-        let mut scene = Scene::new(reactor, MdOptions::NONE);
+    for mut scene in scenes(MdOptions::NONE) {
         scene.begin(0, 0, HALF);
         scene.begin(1, LONG_BYTES, HALF);
         drop(scene.entry.take());
