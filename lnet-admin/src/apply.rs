@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use super::control::Control;
 use super::error::{ChangeLocation, blocking, refusal, refusal_of, stopped};
 use super::plan::ChangePlan;
-use super::subnets;
+use super::{links, subnets};
 
 impl Control {
     /// Makes all changes of a batch, or none. One at a time.
@@ -89,13 +89,31 @@ impl Control {
     }
 
     /// Warnings of NIs on one subnet that Linux's settings keep from serving.
-    pub(super) async fn subnet_warnings(&self) -> Result<Vec<String>, Refusal> {
-        let nis = self.lnet.nis().into_iter().filter(|ni| ni.config.nid.ip().is_some());
-        let nis: Vec<_> = nis.map(|ni| (ni.config.nid, ni.config.interface)).collect();
+    async fn subnet_warnings(&self) -> Result<Vec<String>, Refusal> {
+        let nis = self.addressed_nis();
         if nis.len() < 2 {
             return Ok(Vec::new());
         }
         blocking(move || subnets::warnings(&nis)).await
+    }
+
+    /// Warnings of NIs whose links do not carry. The node has logged those that were added.
+    async fn link_warnings(&self) -> Result<Vec<String>, Refusal> {
+        let nis = self.addressed_nis();
+        blocking(move || links::warnings(&nis)).await
+    }
+
+    /// Warnings of what keeps NIs from serving.
+    pub(super) async fn ni_warnings(&self) -> Result<Vec<String>, Refusal> {
+        let mut told = self.link_warnings().await?;
+        told.extend(self.subnet_warnings().await?);
+        Ok(told)
+    }
+
+    /// NIs with IP addresses, and their interfaces.
+    fn addressed_nis(&self) -> Vec<(Nid, String)> {
+        let nis = self.lnet.nis().into_iter().filter(|ni| ni.config.nid.ip().is_some());
+        nis.map(|ni| (ni.config.nid, ni.config.interface)).collect()
     }
 
     /// Takes down nets, peers, rules and policies; global tunables stay.

@@ -207,7 +207,7 @@ impl Handler for Control {
 
     async fn warnings(&self) -> Result<Vec<String>, Refusal> {
         self.check_configured()?;
-        self.subnet_warnings().await
+        self.ni_warnings().await
     }
 
     async fn captures(&self) -> Result<Vec<CaptureRecord>, Refusal> {

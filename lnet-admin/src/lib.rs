@@ -18,6 +18,7 @@ mod control;
 mod error;
 mod handler;
 mod interfaces;
+mod links;
 mod loads;
 mod plan;
 mod records;

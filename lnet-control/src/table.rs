@@ -39,7 +39,7 @@ macro_rules! requests {
             read Frames: frames() -> FramesRecord;
             /// Its loads, running and ended.
             read Loads: loads() -> Vec<LoadRecord>;
-            /// Warnings of system settings that keep NIs from serving.
+            /// Warnings of what keeps NIs from serving: system settings, and links that do not carry.
             read Warnings: warnings() -> Vec<String>;
             /// Makes all changes of a batch or none, or, with `dry_run`, says what they would do. The
             /// outcomes are as many as the changes, in their order. A refusal names the offending change by

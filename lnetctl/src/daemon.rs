@@ -69,7 +69,7 @@ impl Daemon<'_> {
         if adds_nis { self.warn(task) } else { Ok(()) }
     }
 
-    /// Prints what the system's settings keep NIs from, as is to be told when NIs were added.
+    /// Prints what keeps NIs from serving, as is to be told when NIs were added.
     pub(crate) fn warn(&mut self, task: Task) -> Result<(), CommandError> {
         for text in self.ask(task, Client::warnings)? {
             eprint_text(&format_args!("lnetctl: warning: {text}\n"));

@@ -64,8 +64,11 @@ fn net_add_waits_for_the_carrier() {
     two.b.good(&format!("net add --net xdp --if {far}"));
     ip(two.netns.b(), &format!("link set dev {far} down"));
     let begun = Instant::now();
-    two.a.good(&format!("net add --net xdp --if {near}"));
+    let added = two.a.run(&format!("net add --net xdp --if {near}"));
     let waited = begun.elapsed();
+    assert_eq!((added.status, added.stdout.as_str()), (0, ""), "{added:?}");
+    let is_told = added.stderr.starts_with("lnetctl: warning: ") && added.stderr.lines().count() == 1;
+    assert!(is_told && added.stderr.contains(&format!("the link of {near} does not carry")), "{added:?}");
     assert!((4..8).contains(&waited.as_secs()), "{waited:?}");
     assert!(two.a.good("net show --net xdp").contains("status: down"));
     two.a.good("net del --net xdp");
