@@ -11,7 +11,7 @@ use libbpf_rs::query::{ProgInfoIter, ProgInfoQueryOptions};
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 use lnet_io::netlink::Interface;
 use lnet_tests::bpf::idle_socket;
-use lnet_tests::netns::{NETNS_NODES, Namespace, enter, require_privilege, wait_until};
+use lnet_tests::netns::{NETNS_NODES, Namespace, enter, ip, require_privilege, wait_until};
 use lnet_wire::steer::slot_of;
 use rustix::process::Signal;
 
@@ -159,4 +159,37 @@ fn rings_stay_while_a_peer_is_silent() {
     two.b.signal(Signal::CONT);
     two.a.good(&format!("ping --timeout 20 {b}"));
     assert_eq!(lines(&two.a.stop(), "the next mode is tried"), 0);
+}
+
+/// An interface by which nothing at all comes is told of, once. Its rings stay: they may be sound.
+#[test]
+fn total_silence_is_told_and_rings_stay() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::new(1, "");
+    add(&two, "");
+    let [_, b] = two.nids(0);
+    two.a.good("net del --net xdp");
+    // The far host says nothing, and is known.
+    let [near, far] = [two.netns.a(), two.netns.b()].map(Namespace::interface);
+    two.b.signal(Signal::STOP);
+    let off = "/proc/sys/net/ipv6/conf/all/disable_ipv6";
+    enter(two.netns.b(), || std::fs::write(off, "1")).unwrap();
+    let mac = enter(two.netns.b(), || Interface::by_name(&far.name).unwrap()).mac.unwrap();
+    let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+    let known = format!("neigh replace {} lladdr {mac} dev {} nud permanent", far.ipv4, near.name);
+    ip(two.netns.a(), &known);
+    two.a.good(&format!("net add --net xdp --if {}", near.name));
+    let told = "nothing has come since they were opened";
+    wait_until("silence is told", PATIENCE, || {
+        two.a.bad(&format!("ping --timeout 3 {b}"), &["failed to ping"]);
+        two.a.directory.log().contains(told)
+    });
+    let shown = two.a.good("net show -v");
+    assert!(shown.contains("active mode: native") && !shown.contains("deaf"), "{shown}");
+    assert!(!shown.contains("alarm"), "{shown}");
+    two.b.signal(Signal::CONT);
+    two.a.good(&format!("ping --timeout 20 {b}"));
+    assert_eq!(lines(&two.a.stop(), told), 1);
 }

@@ -36,6 +36,8 @@ struct Queues {
     sign: Option<Deafness>,
     /// Why the rings are given up, once that is found.
     deaf: Option<Deafness>,
+    /// Looks at an interface by which frames have left and nothing has ever come, of any kind.
+    silent_looks: u32,
     /// Whether something else may carry the frames.
     is_replaceable: bool,
     /// Spread of the frames over the queues.
@@ -127,6 +129,8 @@ const DEAF_LOOKS: u32 = 2;
 const EVIDENCE_LOOKS: u32 = 3;
 /// Looks at rings that have just been opened, which are close to each other.
 const YOUNG_LOOKS: u32 = 20;
+/// Looks at an interface by which nothing comes until that is said.
+const SILENT_LOOKS: u32 = 10;
 /// Looks after which an alarm is over.
 const CALM_LOOKS: u32 = 10;
 
@@ -145,6 +149,7 @@ impl LinkState {
             evidence: 0,
             sign: None,
             deaf: None,
+            silent_looks: 0,
             is_replaceable,
             spread: Spread::default(),
             idle: None,
@@ -228,6 +233,13 @@ impl LinkState {
         let mut known = self.known();
         known.has_received |= seen.traffic.arrived != 0;
         known.looks = known.looks.saturating_add(1);
+        if known.note_silence(&seen) {
+            tracing::warn!(
+                interface,
+                "frames leave by the rings and nothing has come since they were opened: the peers are silent, \
+                 or the driver is; mode generic or socket tells which"
+            );
+        }
         let Some(former) = known.seen.replace(seen.clone()) else { return };
         if !known.has_received {
             known.note_evidence(Deafness::judge(&former, &seen));
@@ -292,6 +304,16 @@ impl LinkState {
 }
 
 impl Queues {
+    /// Takes in whether the interface is still wholly silent, and whether that is to be said, once. Rings
+    /// stay: peers that are not there, and a switch that forwards nothing yet, look the same as a driver that
+    /// is deaf.
+    fn note_silence(&mut self, seen: &Seen) -> bool {
+        let RingTraffic { arrived, sendings, .. } = seen.traffic;
+        let is_silent = seen.packets.is_some() && seen.examined == 0 && arrived == 0 && sendings != 0;
+        self.silent_looks += u32::from(is_silent);
+        is_silent && self.silent_looks == SILENT_LOOKS
+    }
+
     /// Takes in what a look told of rings by which nothing has ever come.
     fn note_evidence(&mut self, judged: Result<Deafness, bool>) {
         match judged {
@@ -374,6 +396,27 @@ mod tests {
         assert_eq!(deaf_after(&unsent), Some(Deafness::Unsent));
         let silent: Vec<_> = (0..40).map(|look| [look, look, look, 0, look]).collect();
         assert_eq!(deaf_after(&silent), None, "the peer may have no node");
+    }
+
+    #[test]
+    fn total_silence_is_said_once_and_makes_no_rings_deaf() {
+        let said = |looks: &[[u64; 3]]| {
+            let state = LinkState::new(2, None, true);
+            let look = |&[examined, arrived, sendings]: &[u64; 3]| {
+                let traffic = RingTraffic { arrived, sendings, ..RingTraffic::default() };
+                let seen =
+                    Seen { examined, traffic, packets: Some(LinkPackets::default()), ..Seen::default() };
+                state.known().note_silence(&seen)
+            };
+            let said = looks.iter().filter(|counts| look(counts)).count();
+            (said, state.deaf(), state.alarm())
+        };
+        let looks = SILENT_LOOKS as usize;
+        assert_eq!(said(&vec![[0, 0, 1]; looks - 1]), (0, None, None));
+        assert_eq!(said(&vec![[0, 0, 1]; 3 * looks]), (1, None, None));
+        assert_eq!(said(&vec![[0, 0, 0]; 3 * looks]).0, 0, "nothing has left that could be answered");
+        assert_eq!(said(&vec![[1, 0, 1]; 3 * looks]).0, 0, "frames for others come");
+        assert_eq!(said(&vec![[0, 1, 1]; 3 * looks]).0, 0, "frames have come");
     }
 
     #[test]
