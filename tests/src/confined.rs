@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use lnet_io::reactor::ReactorChoice;
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, remove_capability_from_bounding_set, set_capabilities};
 use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
@@ -9,6 +10,19 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_fi
 /// The numbers of `io_uring_setup`, `io_uring_enter` and `io_uring_register`, on every architecture
 /// (include/uapi/asm-generic/unistd.h).
 pub const IO_URING_CALLS: [i64; 3] = [425, 426, 427];
+
+/// Environment variable: the reactor that nodes of tests are to have, as `lnet-without-uring` says it.
+pub const REACTOR: &str = "LNET_TESTS_REACTOR";
+
+/// Asserts that nodes of this process have the reactor that [`REACTOR`] names, if it names one.
+///
+/// # Panics
+/// When they would have another one.
+pub fn assert_reactor() {
+    if let Some(expected) = std::env::var_os(REACTOR) {
+        assert_eq!(expected, ReactorChoice::Auto.choose().reactor.name());
+    }
+}
 
 /// Refuses `io_uring` to the calling thread, and to what it starts: with `EPERM` as the default profile of
 /// container engines does, or with `ENOSYS` as a kernel of old.

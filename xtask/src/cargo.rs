@@ -59,13 +59,15 @@ pub(crate) fn build_programs<const N: usize>(
 /// built once.
 pub(crate) const TEST_FEATURES: &str = "lnet-tests/libbpf,lnet-tests/sabotage";
 
-/// Builds programs as the tests' build does, which has built them already if it came before.
+/// Builds programs as the tests' build does, which has built them already if it came before. A test is among
+/// what is built: without one cargo has dependencies lack the features that tests alone want of them, and
+/// builds them anew.
 ///
 /// # Errors
 /// Builds as [`build_binary`] does.
 pub(crate) fn build_tested<const N: usize>(root: &Path, names: [&str; N]) -> Result<[PathBuf; N]> {
     let mut command = cargo(root);
-    command.args(["build", "--features", TEST_FEATURES]);
+    command.args(["build", "--features", TEST_FEATURES, "--test", "control"]);
     command.args(names.iter().flat_map(|name| ["--bin", name]));
     build(root, &mut command, names)
 }

@@ -48,6 +48,10 @@ pub(crate) fn start(shards: u32) -> Lnet {
     let idle = Idle::new(Duration::ZERO);
     let lnet = Lnet::start_on(&config(shards), &Threads::new().idle(idle)).unwrap();
     lnet.set_lazy(LAZY, true).unwrap();
+    // `lnet-without-uring` says so.
+    if let Some(expected) = std::env::var_os("LNET_TESTS_REACTOR") {
+        assert_eq!(expected, lnet.reactor().reactor.name());
+    }
     lnet
 }
 

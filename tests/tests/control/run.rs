@@ -9,6 +9,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use lnet_tests::confined::REACTOR;
 use lnet_tests::netns::{Namespace, Netns, Wiring, wait_until};
 use lnet_tests::node::nid_v4;
 use rustix::process::{Pid, Signal, kill_process};
@@ -125,6 +126,10 @@ impl Daemon {
             }
             assert!(begun.elapsed() < PATIENCE, "{}", daemon.directory.log());
             std::thread::sleep(Duration::from_millis(2));
+        }
+        if let Ok(expected) = std::env::var(REACTOR) {
+            let log = daemon.directory.log();
+            assert!(log.contains(&format!("reactor {expected}")), "{log}");
         }
         daemon
     }

@@ -34,9 +34,11 @@ mod vanish;
 mod waiting_tcp;
 mod wakeups;
 
+use lnet_tests::confined::assert_reactor;
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
 
 /// Whether a test of nodes is to run; a panic says what is missing.
 fn privileged() -> bool {
+    assert_reactor();
     require_privilege("nodes over veth", &NETNS_NODES)
 }

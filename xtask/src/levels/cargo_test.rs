@@ -64,18 +64,22 @@ impl SecondRuns {
     }
 }
 
-/// Runs all tests of a `cargo test`, and those that fail once more. Gives a note: how many passed, and which
-/// only when they ran again.
+/// Runs all tests of a `cargo test`, or those that these arguments choose, and those that fail once more.
+/// Gives a note: how many passed, and which only when they ran again.
 ///
 /// # Errors
 /// When tests fail, run for too long in silence, or are none.
-pub(super) fn run_all(command: impl Fn() -> Command, seconds: &SecondRuns) -> Result<String> {
+pub(super) fn run_all(
+    command: impl Fn() -> Command,
+    chosen: &[&str],
+    seconds: &SecondRuns,
+) -> Result<String> {
     let with = |arguments: &[&str]| {
         let mut command = command();
         command.arg("--no-fail-fast").arg("--").args(arguments);
         command
     };
-    let first = run_tests(with(&[]), &mut std::io::stdout())?;
+    let first = run_tests(with(chosen), &mut std::io::stdout())?;
     if first.error.is_none() {
         return Ok(format!("{} tests", first.passed));
     }

@@ -8,6 +8,7 @@
 //! - One level's failure does not keep the others from running.
 
 mod cargo_test;
+mod without_uring;
 
 use std::io::Write;
 use std::path::Path;
@@ -59,6 +60,7 @@ const LEVELS: &[Level] = &[
     Level { name: "tidy", needs: &[], run: |root, _| Ok(format!("{} files", tidy::tidy(root)?)) },
     Level { name: "test hooks", needs: &[], run: |root, _| no_test_hooks(root) },
     Level { name: "tests", needs: &[], run: tests },
+    Level { name: "without io_uring", needs: &NETNS_NODES, run: |root, _| without_uring::run(root) },
     Level { name: "other targets", needs: &NETNS_NODES, run: |root, _| bare::check(root) },
     Level { name: "XDP program", needs: &NETNS_NODES, run: |root, _| xdp_program(root) },
     // A C++ compiler is needed, which root can install.
@@ -221,7 +223,7 @@ fn tests(root: &Path, unprivileged: bool) -> Result<String> {
         }
         command
     };
-    let note = run_all(command, &seconds)?;
+    let note = run_all(command, &[], &seconds)?;
     if !unprivileged {
         privileges?;
     }
@@ -328,7 +330,7 @@ mod tests {
     #[test]
     fn every_level_that_needs_privileges_says_which() {
         let named = |name: &str| LEVELS.iter().find(|level| level.name == name).unwrap();
-        for name in ["tools", "other targets", "XDP program", "fuzz", "run", "cards"] {
+        for name in ["tools", "without io_uring", "other targets", "XDP program", "fuzz", "run", "cards"] {
             assert_eq!(named(name).needs, NETNS_NODES);
         }
         for name in ["format", "clippy", "documentation", "tidy", "test hooks", "tests"] {
