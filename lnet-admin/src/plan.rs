@@ -210,6 +210,10 @@ impl Control {
                 let (primary, nids, is_forced) = (*primary_nid, nids.clone(), *force);
                 node::NodeChange::Peer(PeerEdit::Delete { primary, nids, is_forced })
             }
+            Change::AddRoute(_) | Change::DeleteRoute { .. } => {
+                let message = "routes are not supported by this version";
+                return Err(Refusal::new(Errno::OPNOTSUPP, message));
+            }
             Change::SetPeerHealth { nid, value } => {
                 node::NodeChange::Peer(PeerEdit::SetHealth { nid: *nid, value: *value })
             }

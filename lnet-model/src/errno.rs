@@ -41,6 +41,8 @@ numbers! {
     SRCH = 3,
     /// Input or output failed.
     IO = 5,
+    /// No such address.
+    NXIO = 6,
     /// The argument list is too long.
     TOOBIG = 7,
     /// Not one of this object's.
@@ -67,6 +69,8 @@ numbers! {
     PROTO = 71,
     /// Another object of the kind is there.
     NOTUNIQ = 76,
+    /// Others use what was asked for already.
+    USERS = 87,
     /// What was asked is known and not supported.
     OPNOTSUPP = 95,
     /// The port or address is in use.

@@ -23,6 +23,7 @@ pub mod peer;
 #[cfg(feature = "serde")]
 pub mod records;
 pub mod request;
+pub mod route;
 pub mod steering;
 #[cfg(feature = "serde")]
 pub mod text;

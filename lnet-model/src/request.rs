@@ -15,6 +15,7 @@ use crate::fault::DropRule;
 use crate::lnd::NiOption;
 use crate::ni::{NiName, NiSpec};
 use crate::peer::PeerSpec;
+use crate::route::RouteSpec;
 use crate::steering::PortalPolicy;
 use crate::udsp::{Selection, UdspRule};
 
@@ -193,6 +194,17 @@ pub enum Change {
         nids: Vec<Nid>,
         /// Whether it goes though its primary NID is locked.
         force: bool,
+    },
+    /// Make a route.
+    AddRoute(RouteSpec),
+    /// Delete the route to a net by a gateway.
+    DeleteRoute {
+        /// The net.
+        #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
+        net: Net,
+        /// Any NID of the gateway.
+        #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
+        gateway: Nid,
     },
     /// Set the health of one peer NI or all.
     SetPeerHealth {

@@ -57,6 +57,8 @@ fn line(state: &NodeState, change: &Change) -> String {
             format!("- peer {primary_nid}: all of it")
         }
         Change::DeletePeer { primary_nid, nids, .. } => format!("- peer {primary_nid}: {}", list(nids)),
+        Change::AddRoute(spec) => format!("+ route {spec}"),
+        Change::DeleteRoute { net, gateway } => format!("- route {net} by {gateway}"),
         Change::SetPeerHealth { nid, value } => format!("~ peers: {}: health {value}", target(nid.as_ref())),
         Change::SetPeerState { nid, state } => format!("~ peer with {nid}: state {state}"),
         Change::AddUdsp { index, rule } => {

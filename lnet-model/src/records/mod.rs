@@ -9,6 +9,7 @@ mod global;
 mod load;
 mod net;
 mod peer;
+mod route;
 mod selftest;
 mod statistics;
 
@@ -20,6 +21,7 @@ pub use global::Globals;
 pub use load::{LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, LoadTimes};
 pub use net::{NetRecord, NiHealth, NiRecord, NiStatus};
 pub use peer::{CptRecord, PeerCredits, PeerHealth, PeerNiRecord, PeerPage, PeerRecord, RecoveryRecord};
+pub use route::{RouteRecord, RouteState, RouteType};
 pub use selftest::{
     SelftestAnswer, SelftestBatch, SelftestBatchTest, SelftestCommand, SelftestCounters, SelftestGroup,
     SelftestJoined, SelftestNode, SelftestRequest, SelftestSession, SelftestState, SelftestStats,

@@ -175,6 +175,9 @@ impl Model {
             }
             Change::AddPeer(spec) => self.add_peer(spec)?,
             Change::DeletePeer { primary_nid, nids, .. } => self.delete_peer(*primary_nid, nids)?,
+            Change::AddRoute(_) | Change::DeleteRoute { .. } => {
+                return refuse(Errno::OPNOTSUPP, "routes are not supported by this version");
+            }
             Change::SetPeerHealth { nid, value } => {
                 let nis = self.peers.iter_mut().flat_map(|peer| &mut peer.nis);
                 nis.filter(|ni| nid.is_none_or(|nid| nid == ni.nid))

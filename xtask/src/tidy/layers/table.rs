@@ -43,9 +43,10 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("lnd", &[]),
             ("ni", &["lnd"]),
             ("peer", &[]),
+            ("route", &[]),
             ("capture", &[]),
-            ("request", &["errno", "fault", "lnd", "ni", "peer", "steering", "udsp"]),
-            ("records", &["errno", "lnd", "ni", "text", "udsp"]),
+            ("request", &["errno", "fault", "lnd", "ni", "peer", "route", "steering", "udsp"]),
+            ("records", &["errno", "lnd", "ni", "route", "text", "udsp"]),
         ],
     },
     Crate {
