@@ -35,7 +35,9 @@ use super::Shard;
 use crate::lnd::{NiId, Path, PathReport};
 use crate::time::Instant;
 use crate::topology::{LocalNi, MemoryNode, NiStatus, PRIORITY_NONE, PeerNid, PeerView, source_rank};
-use criteria::{Candidate, LOCAL, NET, NoTrace, PEER, SOURCE, Trace, Values, Weighed};
+use criteria::{
+    Candidate, LOCAL, NET, NoTrace, OTHER, PEER, SILENT, SOURCE, Trace, Values, Weighed, best_of,
+};
 
 /// What was chosen for a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -215,15 +217,12 @@ impl Shard {
             return Some(Choice::direct(ni?, *destination));
         };
         let nets = view.nets().filter(|(net, _)| self.topology.serving(*net).next().is_some());
-        trace.step(&NET, || {
-            nets.clone().map(|(net, nis)| (Candidate::Net(net), self.net_values(now, view, (net, nis))))
-        });
-        let (net, nis) = best(nets, |(net, nis)| self.net_values(now, view, (*net, nis)))?;
+        let values = |(net, nis): &(Net, &[PeerNid])| self.net_values(now, view, (*net, nis));
+        let (net, nis) = best_of((&NET, &mut *trace), nets, |(net, _)| Candidate::Net(*net), values)?;
         let ni = self.choose_local(now, net, (memory, nis.iter().map(|peer| &peer.nid)), trace)?;
         let local = self.topology.known_ni(ni).nid;
-        let values = |peer: &PeerNid| self.peer_values(now, (ni, &local), peer);
-        trace.step(&PEER, || nis.iter().map(|peer| (Candidate::Peer(peer.nid), values(peer))));
-        let peer = best(nis.iter(), |peer| values(peer))?;
+        let values = |peer: &&PeerNid| self.peer_values(now, (ni, &local), peer);
+        let peer = best_of((&PEER, trace), nis.iter(), |peer| Candidate::Peer(peer.nid), values)?;
         Some(Choice::direct(ni, peer.nid))
     }
 
@@ -253,9 +252,7 @@ impl Shard {
                 source_rank(&local.nid, destination).into(),
             ]
         };
-        let candidate = |ni: NiId| (Candidate::Local(self.topology.known_ni(ni).nid), values(&ni));
-        trace.step(&SOURCE, || self.topology.serving(net).map(candidate));
-        best(self.topology.serving(net), values)
+        best_of((&SOURCE, trace), self.topology.serving(net), |ni| self.named(*ni), values)
     }
 
     fn choose_local<'a>(
@@ -265,12 +262,13 @@ impl Shard {
         (memory, peers): (Option<MemoryNode>, impl Iterator<Item = &'a Nid> + Clone),
         trace: &mut impl Trace,
     ) -> Option<NiId> {
-        let values = |ni: NiId| self.local_values(now, ni, (memory, peers.clone()));
-        trace.step(&LOCAL, || {
-            let serving = self.topology.serving(net);
-            serving.map(|ni| (Candidate::Local(self.topology.known_ni(ni).nid), values(ni)))
-        });
-        best(self.topology.serving(net), |ni| values(*ni))
+        let values = |ni: &NiId| self.local_values(now, *ni, (memory, peers.clone()));
+        best_of((&LOCAL, trace), self.topology.serving(net), |ni| self.named(*ni), values)
+    }
+
+    /// A local NI as a trace names it.
+    fn named(&self, ni: NiId) -> Candidate {
+        Candidate::Local(self.topology.known_ni(ni).nid)
     }
 
     /// 1 if the interface of an NI has no route to any of these, else 0.
@@ -379,13 +377,17 @@ impl Shard {
         let nids = of_peer.chain(view.is_none().then_some(than.destination));
         let paths =
             nids.flat_map(|nid| self.topology.serving(nid.net()).map(move |ni| Choice::direct(ni, nid)));
-        paths.filter(|other| other.path() != than.path() && has(other.ni)).min_by_key(|other| {
-            let silent_until = self.paths.silent_until(&other.path());
-            let health = core::cmp::Reverse(self.topology.peer_health(&other.destination));
-            let credits = core::cmp::Reverse(self.nis[usize::from(other.ni.0)].credits.available());
-            let has_no_route = self.has_no_route(other.ni, core::iter::once(&other.next_hop));
-            (has_no_route, silent_until, health, credits, other.ni)
-        })
+        let others = paths.filter(|other| other.path() != than.path() && has(other.ni));
+        let values = |other: &Choice| {
+            [
+                self.has_no_route(other.ni, core::iter::once(&other.next_hop)),
+                self.silence(&other.path()),
+                -i64::from(self.topology.peer_health(&other.destination)),
+                -self.nis[usize::from(other.ni.0)].credits.available(),
+                other.ni.0.into(),
+            ]
+        };
+        best_of((&OTHER, &mut NoTrace), others, |other| Candidate::Peer(other.next_hop), values)
     }
 
     /// Where what went by a silent path goes from now on: of the candidates whose NI serves the one
@@ -398,17 +400,20 @@ impl Shard {
             path != silent && self.topology.ni(path.ni).is_some_and(|ni| ni.status != NiStatus::Closed)
         };
         let usable = candidates.iter().enumerate().filter(|(_, path)| serves(path));
-        let best = usable.min_by_key(|(_, path)| {
-            let health = core::cmp::Reverse(self.topology.peer_health(&path.peer));
-            (self.paths.silent_until(path), health, self.paths.round_trip(path))
-        });
+        let values = |(_, path): &(usize, &Path)| {
+            let round_trip = self.paths.round_trip(path).as_nanos();
+            [
+                self.silence(path),
+                -i64::from(self.topology.peer_health(&path.peer)),
+                i64::try_from(round_trip).unwrap_or(i64::MAX),
+            ]
+        };
+        let best = best_of((&SILENT, &mut NoTrace), usable, |(_, path)| Candidate::Peer(path.peer), values);
         best.map(|(index, _)| index)
     }
-}
 
-/// The first of the candidates with the smallest values. A single one is not weighed.
-fn best<T, V: Ord>(mut candidates: impl Iterator<Item = T>, values: impl Fn(&T) -> V) -> Option<T> {
-    let first = candidates.next()?;
-    let Some(second) = candidates.next() else { return Some(first) };
-    core::iter::once(first).chain(core::iter::once(second)).chain(candidates).min_by_key(values)
+    /// Until when a path is avoided, or was if it has not answered since; less than any time if it answers.
+    fn silence(&self, path: &Path) -> i64 {
+        self.paths.silent_until(path).map_or(-1, |until| until.0 as i64)
+    }
 }

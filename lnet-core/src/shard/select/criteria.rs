@@ -51,6 +51,12 @@ pub enum Criterion {
     PeerCredits,
     /// The peer NI that was used longest ago.
     PeerSequence,
+    /// Paths that answer, and of others the one that is silent for longest.
+    Silence,
+    /// The slot of the local NI; the lower one wins.
+    Slot,
+    /// The shortest round trip.
+    RoundTrip,
 }
 
 impl fmt::Display for Criterion {
@@ -76,6 +82,9 @@ impl fmt::Display for Criterion {
             Self::Preferred => "preferred",
             Self::PeerCredits => "peer credits",
             Self::PeerSequence => "peer sequence",
+            Self::Silence => "silence",
+            Self::Slot => "slot",
+            Self::RoundTrip => "round trip",
         })
     }
 }
@@ -145,6 +154,13 @@ pub(super) const PEER: [Criterion; 7] = [
     Criterion::PeerSequence,
 ];
 
+/// Criteria for another path than the one that is out of the question.
+pub(super) const OTHER: [Criterion; 5] =
+    [Criterion::Route, Criterion::Silence, Criterion::PeerHealth, Criterion::LocalCredits, Criterion::Slot];
+
+/// Criteria for the path of what went by a silent one.
+pub(super) const SILENT: [Criterion; 3] = [Criterion::Silence, Criterion::PeerHealth, Criterion::RoundTrip];
+
 /// One candidate of a step, as a trace tells of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Weighed {
@@ -204,4 +220,18 @@ impl Trace for Vec<Vec<Weighed>> {
         });
         self.push(weighed.collect());
     }
+}
+
+/// The first of the candidates of a step with the smallest values by its criteria. A single one is not
+/// weighed.
+pub(super) fn best_of<T, const N: usize>(
+    (criteria, trace): (&[Criterion; N], &mut impl Trace),
+    mut candidates: impl Iterator<Item = T> + Clone,
+    named: impl Fn(&T) -> Candidate,
+    values: impl Fn(&T) -> Values<N>,
+) -> Option<T> {
+    trace.step(criteria, || candidates.clone().map(|candidate| (named(&candidate), values(&candidate))));
+    let first = candidates.next()?;
+    let Some(second) = candidates.next() else { return Some(first) };
+    core::iter::once(first).chain(core::iter::once(second)).chain(candidates).min_by_key(values)
 }
