@@ -42,9 +42,14 @@ impl Control {
         let path = explanation.choice.and_then(|choice| {
             Some(ExplainedPath { from: topology.ni(choice.ni)?.nid, to: choice.destination })
         });
+        let hop = explanation.choice.filter(|choice| choice.next_hop != choice.destination);
+        let gateway = hop.map(|choice| choice.next_hop);
         let reason = match path {
             _ if topology.is_local(nid) => Some("it is a nid of this node"),
-            None => Some("no NI that is up leads there"),
+            None => Some("no NI that is up leads there, and no route"),
+            Some(_) if gateway.is_some() && !explanation.is_multi_rail => {
+                Some("no NI is on its net: a gateway forwards what goes there")
+            }
             Some(_) if !explanation.is_multi_rail => {
                 Some("the peer is not known to be Multi-Rail: it is spoken to by this nid, from one NI")
             }
@@ -55,12 +60,14 @@ impl Control {
                 Candidate::Net(_) => ExplainedKind::Net,
                 Candidate::Local(_) => ExplainedKind::LocalNi,
                 Candidate::Peer(_) => ExplainedKind::PeerNi,
+                Candidate::Gateway(_) => ExplainedKind::Gateway,
             };
             Some(ExplainedStep { kind, candidates: candidates.iter().map(candidate).collect() })
         });
         ExplainedChoice {
             shards: vec![shard],
             path,
+            gateway,
             carrier: path.and_then(|path| self.carrier_of(&path.from)),
             reason: reason.map(str::to_owned),
             steps: steps.collect(),
@@ -114,7 +121,8 @@ fn agree(one: &ExplainedChoice, other: &ExplainedChoice) -> bool {
         let candidates = choice.steps.iter().flat_map(|step| &step.candidates);
         candidates.map(|one| (one.name.clone(), one.is_chosen, one.lost_by.clone())).collect::<Vec<_>>()
     };
-    one.path == other.path && reasons(one) == reasons(other)
+    let ends = |choice: &ExplainedChoice| (choice.path, choice.gateway);
+    ends(one) == ends(other) && reasons(one) == reasons(other)
 }
 
 fn candidate(weighed: &Weighed) -> ExplainedCandidate {
@@ -139,7 +147,9 @@ fn shown(criterion: Criterion, value: i64) -> i64 {
         | Criterion::RouteBits
         | Criterion::PeerCredits => -value,
         // 1 is yes.
-        Criterion::Answers | Criterion::Route => 1 - value,
+        Criterion::Answers | Criterion::Route | Criterion::Link | Criterion::Source | Criterion::Turn => {
+            1 - value
+        }
         // What is not preferred has no rank.
         Criterion::Preferred if value == i64::from(PRIORITY_NONE) => -1,
         _ => value,

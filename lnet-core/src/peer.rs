@@ -32,8 +32,6 @@ pub(crate) struct PeerNi {
     pub(crate) looked_at: u64,
     /// Under which snapshot its NID was last told to be found out about.
     pub(crate) wanted_at: u64,
-    /// Under which snapshot a request began last to wait for its discovery.
-    pub(crate) gated_at: u64,
     /// How soon it takes what is sent to it.
     pub(crate) standing: Standing,
     /// Messages to it that an LND was found to have for long.
@@ -176,7 +174,6 @@ impl Peers {
             first_ni: None,
             looked_at: 0,
             wanted_at: 0,
-            gated_at: 0,
             standing: Standing::Unknown,
             stuck_count: 0,
             credit_count: 0,
@@ -307,8 +304,15 @@ impl Peers {
 
     /// Its credits as [`Peers::available`] tells them, and when it was last chosen, if it is known.
     pub(crate) fn credits_and_sequence(&self, nid: &Nid) -> Option<(i64, u64)> {
+        let (_, credits, sequence) = self.load(nid)?;
+        Some((credits, sequence))
+    }
+
+    /// The bytes that wait for it, its credits as [`Peers::available`] tells them, and when it was last
+    /// chosen, if it is known.
+    pub(crate) fn load(&self, nid: &Nid) -> Option<(u64, i64, u64)> {
         let peer = &self.peers[self.find(nid)?];
-        Some((peer.credits.available(), peer.sequence))
+        Some((peer.queued_bytes, peer.credits.available(), peer.sequence))
     }
 
     pub(crate) fn count(&self) -> u32 {

@@ -1,5 +1,6 @@
 //! The node's view of its nets: an immutable snapshot that all shards share.
 
+pub(crate) mod net_routes;
 mod peers;
 mod preferred;
 mod reach;
@@ -13,6 +14,7 @@ use lnet_model::udsp::UdspInfo;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Net, Nid};
 
+pub use net_routes::{GatewayNi, NetRoutes};
 pub(crate) use peers::source_rank;
 pub use peers::{FailedDiscovery, PeerMap, PeerNid, PeerView};
 pub use preferred::PreferredSources;
@@ -93,12 +95,13 @@ pub const PRIORITY_NONE: u32 = UdspInfo::NONE;
 /// How far a NID is, and where its messages would come from (LNet `lib-move.c: LNetDist`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Distance {
-    /// 0 to a NID of this node, 1 to one on a net of an NI's.
+    /// 0 to a NID of this node, 1 to one on a net of an NI's; one more than the hops of the route to others.
     pub hops: u32,
     /// The lower is the better of two NIDs as far away: 0 of `0@lo`, 1 of other NIDs of this node, then those
-    /// of the NIs' nets in the order of the NIs.
+    /// of the NIs' nets in the order of the NIs; of those behind gateways, that of the gateway's net.
     pub order: u32,
-    /// The local NID by which it is reached: itself if it is local, else that of the first NI on its net.
+    /// The local NID by which it is reached: itself if it is local, else that of the first NI on its net, or
+    /// on its gateway's.
     pub source: Nid,
 }
 
@@ -129,6 +132,8 @@ pub struct Topology {
     /// The peers, if something finds out about them: then a peer that is not among them is yet to be found
     /// out about.
     peers: Option<PeerMap>,
+    /// The nets that gateways lead to, if there are any.
+    net_routes: Option<Arc<NetRoutes>>,
     /// Whether there is something to choose among the paths to some destination.
     has_choice: bool,
     /// Whether an NI of this node or of a peer is not in full health.
@@ -289,6 +294,34 @@ impl Topology {
         let has_ill = self.has_ill || peers.is_any_ill();
         let (has_aliases, has_unnamed) = (peers.has_aliases(), peers.has_unnamed());
         Self { peers: Some(peers), has_choice, has_ill, has_aliases, has_unnamed, ..self }
+    }
+
+    /// Sets the nets that gateways lead to.
+    #[must_use]
+    pub fn with_net_routes(self, net_routes: Option<Arc<NetRoutes>>) -> Self {
+        Self { net_routes, ..self }
+    }
+
+    /// The nets that gateways lead to, if there are any.
+    #[must_use]
+    pub fn net_routes(&self) -> Option<&NetRoutes> {
+        self.net_routes.as_deref()
+    }
+
+    /// Whether the net routes are those of another snapshot.
+    pub(crate) fn has_routes_of(&self, other: &Self) -> bool {
+        match (&self.net_routes, &other.net_routes) {
+            (Some(own), Some(others)) => Arc::ptr_eq(own, others),
+            (own, others) => own.is_none() && others.is_none(),
+        }
+    }
+
+    /// Whether messages from a NID may come by another node, which is a gateway: the NID is on no net of this
+    /// node's.
+    #[cold]
+    pub(crate) fn comes_by(&self, gateway: &Nid, source: &Nid) -> bool {
+        self.net_routes().is_some_and(|routes| routes.is_gateway(gateway))
+            && self.on_net(source.net()).is_none()
     }
 
     /// The peer that has a NID.
@@ -479,7 +512,8 @@ impl Topology {
         self.nis.iter().flatten().any(|ni| ni.nid == *nid)
     }
 
-    /// How far a NID is; `None` if no NI is on its net (`-EHOSTUNREACH`). NIs that go do not count.
+    /// How far a NID is; `None` if no NI is on its net, and no route leads there (`-EHOSTUNREACH`). NIs that
+    /// go do not count.
     #[must_use]
     pub fn distance(&self, nid: &Nid) -> Option<Distance> {
         let stays = |ni: &LocalNi| matches!(ni.status, NiStatus::Up | NiStatus::Down);
@@ -487,8 +521,12 @@ impl Topology {
         if nis().any(|(ni, _)| ni.nid == *nid) {
             return Some(Distance { hops: 0, order: u32::from(!nid.is_loopback()), source: *nid });
         }
-        let (ni, order) = nis().find(|(ni, _)| ni.net == nid.net())?;
-        Some(Distance { hops: 1, order, source: ni.nid })
+        if let Some((ni, order)) = nis().find(|(ni, _)| ni.net == nid.net()) {
+            return Some(Distance { hops: 1, order, source: ni.nid });
+        }
+        let nearest = self.net_routes()?.to(nid.net()).iter().min_by_key(|gateway| gateway.hops)?;
+        let (ni, order) = nis().find(|(ni, _)| ni.net == nearest.nid.net())?;
+        Some(Distance { hops: u32::from(nearest.hops) + 1, order, source: ni.nid })
     }
 
     /// The loopback NI, if there is one and `destination` is this node.

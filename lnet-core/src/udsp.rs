@@ -6,7 +6,7 @@
 //! | source: net, NID | priority of local nets, of local NIs |
 //! | destination: net, NID | priority of peers' nets, of peers' NIs |
 //! | destination and source | local NIs are preferred by peers' NIs |
-//! | destination and router | gateways are preferred by peers' NIs: kept, and without effect while nothing is routed |
+//! | destination and router | gateways are preferred by peers' NIs |
 //!
 //! Invariants: no two rules have the same patterns; where several set the same priority the one with the
 //! lowest index does; what follows from the rules is worked out anew from all of them, so that nothing is
@@ -14,9 +14,11 @@
 
 mod selection;
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use lnet_model::Refusal;
+use lnet_model::pattern::UdspPattern;
 use lnet_model::udsp::{Selection, UdspRule};
 use lnet_wire::{Net, Nid};
 use thiserror::Error;
@@ -219,11 +221,24 @@ impl RuleList {
             |own: &Nid| sources.iter().filter(|(from, _)| from.covers(own)).map(|(_, rank)| *rank).min();
         local.filter_map(|own| Some((*own, rank(own)?))).collect()
     }
+
+    /// What rules say of gateways: which NIDs of peers prefer which of these.
+    #[must_use]
+    pub fn preferred_gateways<I: Iterator<Item = Nid>>(
+        &self,
+        gateways: impl Fn() -> I,
+    ) -> Vec<(UdspPattern, Box<[Nid]>)> {
+        let preference = |rule: &UdspRule| {
+            let (destination, router) = (rule.destination.as_ref()?, rule.router.as_ref()?);
+            Some((destination.clone(), gateways().filter(|nid| router.covers(nid)).collect()))
+        };
+        self.rules.iter().filter_map(preference).collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use lnet_model::pattern::UdspPattern;
+    use alloc::vec;
 
     use super::*;
     use crate::testing::nid;
@@ -285,6 +300,19 @@ mod tests {
         assert_eq!(list.preferred(&nid(1, 7), local.iter()), local[1..].iter().copied().collect());
         assert!(list.preferred(&nid(2, 7), local.iter()).is_empty());
         assert_eq!(list.peer_net_priority(nid(1, 1).net()), PRIORITY_NONE, "a pair gives no priority");
+    }
+
+    #[test]
+    fn a_router_rule_makes_gateways_preferred() {
+        let rule = |hosts, router| UdspRule::new(None, hosts, router, None);
+        let list = list(&[rule(hosts(9, 1, 4, 1), hosts(1, 3, 3, 1)), rule(hosts(9, 4, 4, 1), net(2))]);
+        let gateways = [nid(1, 2), nid(1, 3), nid(2, 2)];
+        let preferred = list.preferred_gateways(|| gateways.into_iter());
+        let preferred = |host| {
+            let rules = preferred.iter().filter(|(pattern, _)| pattern.covers(&nid(9, host)));
+            rules.flat_map(|(_, gateways)| gateways).copied().collect::<Vec<_>>()
+        };
+        assert_eq!([1, 4, 5].map(preferred), [vec![nid(1, 3)], vec![nid(1, 3), nid(2, 2)], vec![]]);
     }
 
     #[test]

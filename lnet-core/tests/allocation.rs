@@ -12,7 +12,10 @@ use lnet_core::portal::{EntrySpec, Position};
 use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_core::stats::{DelayReason, DropReason};
 use lnet_core::time::Instant;
-use lnet_core::topology::{HEALTH_MAX, LocalNi, NiStatus, PeerMap, PeerNid, PeerView, Steering, Topology};
+use lnet_core::topology::{
+    GatewayNi, HEALTH_MAX, LocalNi, NetRoutes, NiStatus, PRIORITY_NONE, PeerMap, PeerNid, PeerView, Steering,
+    Topology,
+};
 use lnet_core::{Limits, Shard, ShardConfig};
 use lnet_model::fault::{DropRule, Filter};
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord};
@@ -429,4 +432,86 @@ fn check_choice(count: u64, rounds: usize) {
     let uses = |far: usize| paths.iter().any(|local| local[far]);
     assert!((0..16).filter(|far| uses(*far)).count() as u64 >= count - 1, "{paths:?}");
     assert!(paths.iter().filter(|local| local.contains(&true)).count() as u64 == count, "{paths:?}");
+}
+
+/// A NID behind gateways.
+fn behind(last: u64) -> ProcessId {
+    ProcessId::lustre(Nid::from_small(0x0002_0009_0A00_0000 + last).unwrap())
+}
+
+/// Routes by gateways with these numbers.
+fn routed(gateways: core::ops::Range<u64>, generation: u64) -> Arc<Topology> {
+    let ni = |last| GatewayNi {
+        nid: host(last).nid,
+        gateway: host(last).nid,
+        awaits_link: false,
+        priority: (last % 3) as u32,
+        hops: 1,
+        health: HEALTH_MAX,
+        ni_priority: PRIORITY_NONE,
+    };
+    let nis = gateways.clone().map(|last| (behind(1).nid.net(), ni(last))).collect();
+    let routes = NetRoutes::new(nis, gateways.map(|last| host(last).nid).collect());
+    let mut peers = PeerMap::default();
+    let far = [2, 3].map(|last| PeerNid::new(behind(last).nid, HEALTH_MAX));
+    peers.insert(PeerView::new(true, far.to_vec()).unwrap());
+    let local = LocalNi::new(host(1).nid, 64, 2, Duration::from_secs(50));
+    let topology = Topology::new(vec![local]).with_peers(peers).with_net_routes(Some(Arc::new(routes)));
+    Arc::new(topology.with_generation(generation))
+}
+
+/// Messages wait for gateways, move to others with a snapshot, are sent again, and are answered.
+#[test]
+fn nothing_is_allocated_where_gateways_are_chosen() {
+    let mut shard = Shard::new(ShardConfig {
+        shard: ShardId(0),
+        shard_count: 1,
+        interface_cookie: 1,
+        pid: ProcessId::LUSTRE_PID,
+        limits: Limits { requests: 64, memory_descs: 128, peers: 64, incoming: 16, ..Limits::DEFAULT },
+        topology: routed(100..130, 1),
+        hash_seed: 1,
+    });
+    let queue = shard.create_event_queue(400).unwrap();
+    let snapshots = [routed(200..202, 2), routed(100..130, 3), routed(0..0, 4), routed(100..101, 5)];
+    let put = |shard: &mut Shard, to: u64| {
+        let spec = MdSpec { threshold: Threshold::Count(1), ..descriptor(queue, MdOptions::NONE) };
+        let md = shard.bind(&spec).unwrap();
+        let (part, self_nid, target) = (None, None, behind(to));
+        let (portal, match_bits, offset, hdr_data) = (4, 0, 0, 0);
+        let put = PutRequest { md, part, ack: false, self_nid, target, portal, match_bits, offset, hdr_data };
+        shard.put(Instant(0), &put).unwrap();
+    };
+    let measured = allocation_counter::measure(|| {
+        for snapshot in &snapshots {
+            (0..30).for_each(|number| put(&mut shard, 1 + number % 3));
+            shard.update(Instant(0), Arc::clone(snapshot));
+            let mut count = 0;
+            while let Some(transmit) = shard.poll_transmit(Instant(0), NI).map(|lent| *lent.transmit) {
+                count += 1;
+                let failed = Status::NeverSent(Cause::Timeout);
+                shard.sent(Instant(0), transmit.tx, if count % 3 == 0 { failed } else { Status::Ok });
+            }
+            while shard.poll_event(queue).is_some() {}
+            while shard.poll_health().is_some() {}
+        }
+    });
+    assert_eq!(measured.count_total, 0, "{measured:?}");
+    assert!(shard.counters().resends > 20, "{:?}", shard.counters());
+    let spec = EntrySpec::new(4, 5);
+    let entry = shard.attach_entry(&spec).unwrap();
+    shard.attach(entry, &descriptor(queue, MdOptions::PUT)).unwrap();
+    let ack_md = WireHandle { interface_cookie: 5, object_cookie: 6 };
+    let body = Body::Put { ack_md, match_bits: 5, hdr_data: 0, portal: 4, offset: 0 };
+    let header = Header { destination: host(1), source: behind(1), payload_length: 10, body };
+    let none = routed(150..151, 6);
+    let measured = allocation_counter::measure(|| {
+        assert_ne!(shard.header(Instant(0), NI, &host(100).nid, RxId(0), &header), Verdict::Drop);
+        shard.update(Instant(0), Arc::clone(&none));
+        shard.received(Instant(0), RxId(0), Status::Ok);
+        let ack = shard.poll_transmit(Instant(0), NI).map(|lent| *lent.transmit).unwrap();
+        assert_eq!(ack.next_hop, host(150).nid);
+        shard.sent(Instant(0), ack.tx, Status::Ok);
+    });
+    assert_eq!(measured.count_total, 0, "{measured:?}");
 }

@@ -6,6 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use lnet_model::route::RouteSpec;
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord, Spread};
 use lnet_wire::{Global, Net, Nid, ping};
 
@@ -13,6 +14,7 @@ use super::Node;
 use super::error::{ChangeError, RequestError};
 use super::nets::{LOOPBACK, NiConfig, NiSpec};
 use super::peers::{PeerEdit, PeerTable};
+use super::routes::{self, RouteError, RouteList, nids_of_gateway};
 use super::settings::Settings;
 use crate::lnd::NiId;
 use crate::topology::HEALTH_MAX;
@@ -69,6 +71,15 @@ pub enum NodeChange<O> {
     },
     /// The administrator changes peers.
     Peer(PeerEdit),
+    /// A net is reached by a gateway from now on.
+    AddRoute(RouteSpec),
+    /// A net is reached by a gateway no more.
+    DeleteRoute {
+        /// The net.
+        net: Net,
+        /// Any NID of the gateway.
+        gateway: Nid,
+    },
     /// The administrator changes the selection policies.
     Udsp(RuleEdit),
     /// A global tunable.
@@ -98,6 +109,8 @@ pub(super) struct Plan<O> {
     pub(super) peers: Vec<PeerEdit>,
     /// The selection policies, if the batch changes them.
     pub(super) rules: Option<RuleList>,
+    /// The net routes, likewise.
+    pub(super) routes: Option<RouteList>,
 }
 
 impl<O> Plan<O> {
@@ -137,6 +150,7 @@ impl<O: Clone> Node<O> {
             settings: self.settings,
             peers: Vec::new(),
             rules: None,
+            routes: None,
         };
         let nis = self.nis.0.iter().map(|config| (None, config.clone())).collect();
         let mut draft = Draft { node: self, nis, peers: None, plan };
@@ -183,11 +197,17 @@ impl<O: Clone> Draft<'_, O> {
             NodeChange::SetLndTimeout { nid, timeout } => self.set_lnd_timeout(nid, *timeout),
             NodeChange::SetPolicy { portal, policy } => self.set_policy(index, *portal, policy),
             NodeChange::Peer(change) => {
+                self.check_gateways(change)?;
                 let own: Vec<Nid> = self.nis.iter().map(|(_, config)| config.spec.nid).collect();
                 let peers = self.peers.get_or_insert_with(|| self.node.peers.clone());
                 peers.apply(change, &own).map_err(ChangeError::Peer)?;
                 self.plan.peers.push(change.clone());
                 Ok(())
+            }
+            NodeChange::AddRoute(spec) => self.add_route(spec).map_err(ChangeError::Route),
+            NodeChange::DeleteRoute { net, gateway } => {
+                let nids = nids_of_gateway(gateway, self.peers().get(gateway));
+                self.routes_mut().delete(*net, &nids).map_err(ChangeError::Route)
             }
             NodeChange::Udsp(edit) => {
                 let rules = self.plan.rules.get_or_insert_with(|| self.node.rules.clone());
@@ -225,6 +245,9 @@ impl<O: Clone> Draft<'_, O> {
         if !self.node.config.net_types.contains(&net.net_type()) {
             return Err(ChangeError::NetType(net));
         }
+        if self.routes().leads_to(net) {
+            return Err(ChangeError::Route(RouteError::NetRouted(net)));
+        }
         let on_net = || self.nis.iter().filter(|(_, other)| other.spec.nid.net() == net);
         if on_net().any(|(_, other)| other.spec.nid == nid) {
             return Err(ChangeError::NidExists(nid));
@@ -244,12 +267,62 @@ impl<O: Clone> Draft<'_, O> {
         Ok(())
     }
 
-    /// Deletes all that fit; `None` if none does.
+    /// Deletes all that fit, and the routes by gateways on nets that go with them; `None` if none does.
     fn delete(&mut self, fits: impl Fn(&NiSpec<O>) -> bool) -> Option<()> {
         let before = self.nis.len();
         let goes = self.nis.extract_if(.., |(_, config)| fits(&config.spec));
         self.plan.delete.extend(goes.filter(|(index, _)| index.is_none()).map(|(_, config)| config.ni));
+        let nets: Vec<Net> = self.nis.iter().map(|(_, config)| config.spec.nid.net()).collect();
+        let goes = |gateway: &Nid| !nets.contains(&gateway.net());
+        if self.routes().gateways().any(goes) {
+            self.routes_mut().delete_by(goes);
+        }
         (self.nis.len() < before).then_some(())
+    }
+
+    /// The peers after the changes so far.
+    fn peers(&self) -> &PeerTable {
+        self.peers.as_ref().unwrap_or(&self.node.peers)
+    }
+
+    /// The routes after the changes so far.
+    fn routes(&self) -> &RouteList {
+        self.plan.routes.as_ref().unwrap_or(&self.node.routes.list)
+    }
+
+    fn routes_mut(&mut self) -> &mut RouteList {
+        self.plan.routes.get_or_insert_with(|| self.node.routes.list.clone())
+    }
+
+    fn add_route(&mut self, spec: &RouteSpec) -> Result<(), RouteError> {
+        routes::check(spec)?;
+        let RouteSpec { net, gateway, .. } = *spec;
+        let is_on = |net: Net| self.nis.iter().any(|(_, config)| config.spec.nid.net() == net);
+        if is_on(net) {
+            return Err(RouteError::LocalNet(net));
+        }
+        if !is_on(gateway.net()) {
+            return Err(RouteError::NoNi(gateway));
+        }
+        if self.nis.iter().any(|(_, config)| config.spec.nid == gateway) {
+            return Err(RouteError::Gateway(gateway));
+        }
+        let nids = nids_of_gateway(&gateway, self.peers().get(&gateway));
+        self.routes_mut().add(*spec, &nids)
+    }
+
+    /// A gateway is neither made nor deleted as a peer.
+    fn check_gateways(&self, change: &PeerEdit) -> Result<(), ChangeError> {
+        let nids = match change {
+            PeerEdit::Add(spec) => &[&[spec.primary_nid], &spec.nids[..]].concat(),
+            PeerEdit::Delete { primary, .. } => &alloc::vec![*primary],
+            PeerEdit::SetHealth { .. } | PeerEdit::SetState { .. } => return Ok(()),
+        };
+        let is_gateway = |nid: &&Nid| self.routes().has_gateway(&nids_of_gateway(nid, self.peers().get(nid)));
+        match nids.iter().find(is_gateway) {
+            Some(nid) => Err(ChangeError::Route(RouteError::Busy(*nid))),
+            None => Ok(()),
+        }
     }
 
     fn set_health(&mut self, nid: Option<Nid>, value: u32) -> Result<(), ChangeError> {

@@ -11,6 +11,7 @@ use lnet_wire::{Global, Net, Nid};
 use thiserror::Error;
 
 use super::peers::PeerError;
+use super::routes::RouteError;
 use crate::udsp::RuleError;
 
 const ENOENT: i32 = 2;
@@ -104,6 +105,9 @@ pub enum ChangeError {
     /// A change of the selection policies is wrong.
     #[error("{0}")]
     Rule(RuleError),
+    /// A change of the routes is wrong, or cannot be made while there are such.
+    #[error("{0}")]
+    Route(RouteError),
     /// A tunable has no such value, or not together with the others.
     #[error("{setting} {value}: {range}")]
     Setting {
@@ -156,6 +160,7 @@ impl ChangeError {
             Self::Loopback | Self::UnknownInterface { .. } => ENODEV,
             Self::Peer(error) => error.errno(),
             Self::Rule(error) => error.errno(),
+            Self::Route(error) => error.errno(),
             Self::NidExists(_) | Self::InterfaceExists { .. } => EEXIST,
             Self::TooMany { .. } => ENOSPC,
             Self::UnknownNid(_) => ENOENT,

@@ -78,7 +78,8 @@ impl<O: Clone> Node<O> {
         }
         self.verify(from, &primary, &told, has(Features::MULTI_RAIL));
         if is_multi_rail && is_discoverable && !is_fixed {
-            let nets: BTreeSet<Net> = told.iter().map(Nid::net).filter(|net| self.is_on(*net)).collect();
+            let nets: BTreeSet<Net> =
+                told.iter().map(Nid::net).filter(|net| self.is_in_reach(*net)).collect();
             self.peers.note_told((now, has_news), from, (&primary, &told), |nid| nets.contains(&nid.net()));
             self.peers.bound_nids(from);
             self.deny_configured(from);

@@ -30,6 +30,7 @@ mod peers;
 mod pings;
 mod questions;
 mod recovery;
+mod routes;
 mod settings;
 mod snapshot;
 mod source;
@@ -57,6 +58,7 @@ pub use peers::{Claim, Peer, PeerEdit, PeerError, PeerNi, TOLD_MAX, peer_state};
 pub use pings::{PingId, PingKind, Pinged};
 pub use questions::NamedClaim;
 pub use recovery::{Recovering, Recovery};
+pub use routes::{NET_ROUTES_MAX, NetRoute, RouteError};
 pub use settings::Settings;
 pub use states::{LocalNetState, LocalNiState, PeerNiState, PeerState, PeerTraffic};
 pub use verify::Difference;
@@ -73,6 +75,7 @@ use paths::PathTable;
 use peers::{FormerNids, PeerTable};
 use pings::{Ping, PingPurpose};
 use questions::Asking;
+use routes::{RouteList, Routes};
 use snapshot::Snapshots;
 use task::{Batches, Draining, Step, WaitingBatch};
 use told::Told;
@@ -89,6 +92,7 @@ pub struct Node<O> {
     former: FormerNids,
     /// The selection policies.
     rules: RuleList,
+    routes: Routes,
     snapshots: Snapshots,
     discoveries: Discoveries,
     /// NIDs of peers' NIs that are not in full health.
@@ -122,6 +126,7 @@ impl<O: Clone> Node<O> {
             peers: PeerTable::new(config.peers_max),
             former: FormerNids::default(),
             rules: RuleList::default(),
+            routes: Routes::default(),
             snapshots: Snapshots::new(config.shard_count),
             discoveries: Discoveries::new(),
             ill: BTreeSet::new(),
@@ -409,8 +414,10 @@ impl<O: Clone> Node<O> {
         spec.nids.iter().filter_map(staying)
     }
 
-    /// Forgets all peers.
+    /// Forgets all peers, and the routes that they are gateways of.
     pub fn forget_peers(&mut self) {
+        self.routes.replace(RouteList::default());
+        self.peers.set_gateways(BTreeSet::new());
         self.peers.clear();
         self.former = FormerNids::default();
         self.snapshots.set_former(&self.former);
@@ -475,8 +482,14 @@ impl<O: Clone> Node<O> {
         }
     }
 
-    /// Whether an NI that is up is on the net of a NID; with a source, the one with that NID.
+    /// Whether an NI that is up leads to a NID, by itself or by a gateway; with a source, the one with that
+    /// NID.
     fn leads_to(&self, nid: &Nid, source: Option<Nid>) -> bool {
+        self.is_near(nid, source) || self.is_routed(nid.net(), source)
+    }
+
+    /// Whether an NI that is up is on the net of a NID; with a source, the one with that NID.
+    fn is_near(&self, nid: &Nid, source: Option<Nid>) -> bool {
         let mut nis = self.nis.0.iter().filter(|config| config.status() == NiStatus::Up);
         nis.any(|config| {
             let own = config.spec.nid;

@@ -19,6 +19,7 @@ mod claims;
 mod edit;
 mod elsewhere;
 mod former;
+mod gateways;
 mod nets;
 mod own;
 mod shares;
@@ -130,6 +131,8 @@ pub struct Peer {
     has_left: bool,
     /// Whether it is this node itself: all its NIDs are this node's.
     is_own: bool,
+    /// Whether a route was made by one of its NIDs.
+    is_gateway: bool,
     /// Whether it is locked, and was found by another NID: that one's net is shown first, and the primary NID
     /// last of its net.
     is_found_by_other: bool,
@@ -161,6 +164,7 @@ impl Peer {
             locked_at: 0,
             has_left: false,
             is_own: false,
+            is_gateway: false,
             is_found_by_other: false,
             part_of: None,
             origin: PeerOrigin::NONE,
@@ -170,7 +174,13 @@ impl Peer {
 
     /// Whether others make no room for themselves by it.
     const fn stays(&self) -> bool {
-        self.state & (CONFIGURED | LOCK_PRIMARY) != 0
+        self.state & (CONFIGURED | LOCK_PRIMARY) != 0 || self.is_gateway
+    }
+
+    /// Whether it is the gateway of a route.
+    #[must_use]
+    pub const fn is_gateway(&self) -> bool {
+        self.is_gateway
     }
 
     /// Whether all of these bits of its state are set.
@@ -423,6 +433,8 @@ pub(super) struct PeerTable {
     left: BTreeMap<Nid, Nid>,
     /// NIDs that peers claim.
     claims: Claims,
+    /// NIDs that the gateways of routes were named by.
+    gateways: BTreeSet<Nid>,
     /// Peers that make room.
     shares: Shares,
     last_traffic: u64,
@@ -451,6 +463,7 @@ impl PeerTable {
             primaries: BTreeMap::new(),
             left: BTreeMap::new(),
             claims: Claims::new(),
+            gateways: BTreeSet::new(),
             shares: Shares::new(max / SHARES),
             last_traffic: 0,
             locks: 0,
@@ -570,6 +583,8 @@ impl PeerTable {
         peer.nis.shrink_to_fit();
         peer.claims.shrink_to_fit();
         self.number_lock(&mut peer);
+        peer.is_gateway =
+            !self.gateways.is_empty() && peer.nis.iter().any(|ni| self.gateways.contains(&ni.nid));
         for ni in &peer.nis {
             self.primaries.insert(ni.nid, primary);
             // The name of another peer ends with that.

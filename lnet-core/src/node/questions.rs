@@ -2,8 +2,8 @@
 //!
 //! A question is a ping. It is asked when the claim is told, again with each push of the claimant, with each
 //! change of the NID's status or path, and with each message from there that waits for the answer, and else
-//! after 1, 2, 4 and so on seconds, at most 60. Not asked are NIDs on nets that this node is not on, and what
-//! an administrator has given to another peer.
+//! after 1, 2, 4 and so on seconds, at most 60. Not asked are NIDs on nets that this node is not on and no
+//! route leads to, and what an administrator has given to another peer.
 //!
 //! Invariants: at most [`QUESTIONS_MAX`] are under way for the claims of one address, and one to a NID; no
 //! discovery waits for an answer, and no message longer than [`NAME_WAIT`]; an answer makes no peer.
@@ -84,9 +84,10 @@ impl<O: Clone> Node<O> {
         self.discoveries.contradicted.take()
     }
 
-    /// Has the claimed NIDs asked that could not be asked before, since this node was not on their nets.
+    /// Has the claimed NIDs asked that could not be asked before, since neither this node was on their nets
+    /// nor a route led there.
     pub(super) fn ask_on_new_nets(&mut self, now: Instant, former: &[Net]) {
-        let nets = self.nis.nets();
+        let nets = self.nets_in_reach();
         self.peers.hurry_nets(now, |net| nets.contains(&net) && !former.contains(&net));
     }
 
@@ -96,7 +97,7 @@ impl<O: Clone> Node<O> {
             let is_configured = self.peers.get(&nid).is_some_and(|peer| peer.is(peer_state::CONFIGURED));
             let origin = self.peers.origin(&claimant);
             let is_ignored = !self.takes_lists() || is_configured;
-            if is_ignored || !self.is_on(nid.net()) || self.is_local(&nid) {
+            if is_ignored || !self.is_in_reach(nid.net()) || self.is_local(&nid) {
                 self.peers.postpone(None, &claimant, &nid);
             } else if self.asking.nids.contains(&nid) {
                 // The answer counts for all claimants.

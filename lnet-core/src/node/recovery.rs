@@ -126,9 +126,14 @@ impl<O: Clone> Node<O> {
         let Some(peer) = self.peers.get(&note.nid) else { return };
         // A peer with a single NID has no other to go by (LNet `lib-msg.c: lnet_handle_remote_failure`). NIDs
         // on nets that this node is not on count.
-        let is_alone = peer.nid_count() == 1;
+        let is_alone = peer.nid_count() == 1 && !peer.is_gateway();
         let Some(ni) = peer.nis.iter().find(|ni| ni.nid == note.nid) else { return };
-        let health = if is_alone { ni.health.max(after(ni.health)) } else { after(ni.health) };
+        let health = match is_alone {
+            true => ni.health.max(after(ni.health)),
+            // A gateway that speaks is well (LNet `lib-msg.c: lnet_health_check`).
+            false if peer.is_gateway() && note.successes > 0 => HEALTH_MAX,
+            false => after(ni.health),
+        };
         if health != ni.health
             && let Some(ni) = self.peers.ni_mut(&note.nid)
         {

@@ -107,6 +107,7 @@ impl<O: Clone> Node<O> {
     pub(super) fn publish(&mut self) {
         self.snapshots.generation += 1;
         let steering = Steering { shard_count: self.config.shard_count, policies: self.policies };
+        let net_routes = self.route_table();
         let topology = Topology::with_slots(self.nis.slots(&self.settings, &self.rules))
             .with_numa_distances(self.nis.numa_distances(&self.settings))
             .with_memory_distances(self.nis.memory_distances(&self.settings))
@@ -115,6 +116,7 @@ impl<O: Clone> Node<O> {
             .with_steering(steering)
             .with_frozen(self.snapshots.frozen)
             .with_peers(self.snapshots.peers.clone())
+            .with_net_routes(net_routes)
             .with_gated_requests(self.snapshots.gates_requests && self.config.peers_max > 0)
             .with_generation(self.snapshots.generation);
         self.snapshots.newest = Some(Arc::new(topology));
@@ -123,6 +125,7 @@ impl<O: Clone> Node<O> {
     /// Brings the peers as the shards know them up to date; whether that changed something.
     fn tell_of_peers(&mut self) -> bool {
         let Some([removed, changed, unowned]) = self.peers.take_changes() else { return false };
+        self.note_changed_gateways(removed.iter().chain(&changed));
         for nid in removed.iter().chain(&unowned) {
             self.snapshots.peers.remove(nid);
         }

@@ -89,7 +89,7 @@ pub(super) struct Task<O> {
     opened: Vec<NiConfig<O>>,
     deleted: Vec<NiConfig<O>>,
     failure: Option<RequestError>,
-    /// The nets before.
+    /// The nets before, and those that routes led to.
     former_nets: Vec<Net>,
 }
 
@@ -134,7 +134,7 @@ impl<O: Clone> Node<O> {
         let (opened, deleted) = (Vec::new(), Vec::new());
         let generation = self.snapshots.generation;
         let step = Step::Asking;
-        let (failure, former_nets) = (None, self.nis.nets());
+        let (failure, former_nets) = (None, self.nets_in_reach());
         self.batches.current = Some(Task {
             request,
             plan,
@@ -419,6 +419,10 @@ impl<O: Clone> Node<O> {
         if let Some(rules) = task.plan.rules.take() {
             self.rules = rules;
         }
+        let has_other_routes = task.plan.routes.is_some();
+        if let Some(routes) = task.plan.routes.take() {
+            self.routes.replace(routes);
+        }
         let has_other_nis = !task.plan.delete.is_empty() || !added.is_empty();
         if had_rules || !self.rules.rules().is_empty() || has_other_nis {
             self.peers.mark_all();
@@ -436,6 +440,9 @@ impl<O: Clone> Node<O> {
             // superfluous.
             let _ = self.peers.apply(change, &own);
         }
+        if has_other_routes {
+            self.peers.set_gateways(self.routes.list.gateways().copied().collect());
+        }
         self.settle(task);
     }
 
@@ -447,7 +454,8 @@ impl<O: Clone> Node<O> {
         }
         let gone: BTreeSet<Net> = deleted.iter().map(|config| config.spec.nid.net()).collect();
         for net in gone.into_iter().filter(|net| !nets.contains(net)) {
-            for primary in self.peers.lose_net(net, |net| nets.contains(&net)) {
+            let routes = &self.routes.list;
+            for primary in self.peers.lose_net(net, |net| nets.contains(&net) || routes.leads_to(net)) {
                 self.requeue(&primary);
             }
         }

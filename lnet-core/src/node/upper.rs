@@ -18,8 +18,7 @@ impl<O: Clone> Node<O> {
     pub(super) fn announce(&mut self, now: Instant, nids: &[Nid]) -> Result<Pinged, RequestError> {
         let mut usable: Vec<Nid> = Vec::new();
         for nid in nids.iter().filter(|nid| self.may_be_peer(nid)) {
-            let is_near = self.nis.0.iter().any(|config| config.spec.nid.net() == nid.net());
-            if is_near && !usable.contains(nid) {
+            if self.is_in_reach(nid.net()) && !usable.contains(nid) {
                 usable.push(*nid);
             }
         }

@@ -54,12 +54,17 @@ impl Shard {
         let is_told = !is_wanted || self.want(slot, target);
         // What is not told is not found out about.
         let is_gated = is_gated && is_told;
-        let known = self.peers.get_mut(slot);
-        known.looked_at = if is_told && !is_gated { generation } else { 0 };
-        if is_gated {
-            known.gated_at = generation;
-        }
+        self.peers.get_mut(slot).looked_at = if is_told && !is_gated { generation } else { 0 };
         is_gated
+    }
+
+    /// Looks whether the peer that a request goes to by a gateway is to be found out about, and says whether
+    /// the request waits for that. The peer slot is that of the gateway, which says nothing of who is behind
+    /// it.
+    #[cold]
+    pub(super) fn look_behind_gateway(&mut self, target: &Nid, body: &Body) -> bool {
+        let (is_wanted, is_gated) = self.outlook(target);
+        !finds_out(body) && is_wanted && self.news.want(target) && is_gated
     }
 
     /// Whether a peer is to be found out about, and whether requests to it wait for that.
@@ -75,6 +80,10 @@ impl Shard {
     /// Has a NID told by [`Shard::poll_wanted`], once under each snapshot; whether there is room for it.
     fn want(&mut self, slot: u32, target: &Nid) -> bool {
         let generation = self.topology.generation();
+        if self.topology.on_net(target.net()).is_none() {
+            // The slot is a gateway's.
+            return self.news.want(target);
+        }
         if self.peers.get_mut(slot).wanted_at == generation {
             return true;
         }
@@ -91,7 +100,7 @@ impl Shard {
         let until = now + self.topology.tunables().transaction_timeout;
         record.transmit.header.destination.nid = *target;
         let message = self.enlist(record);
-        self.messages.gate(message, (until, 0));
+        self.messages.gate(message, (until, self.topology.generation()));
         self.counters.gated += 1;
     }
 
@@ -120,7 +129,7 @@ impl Shard {
                 if is_lost_since { self.topology.known_as(&target) } else { self.topology.now_at(&target) };
             self.messages.record_mut(&message).transmit.header.destination.nid = target;
             let (is_wanted, is_gated) = self.outlook(&target);
-            if let Some(errno) = self.failed_errno(peer, &target).filter(|_| is_gated) {
+            if let Some(errno) = self.failed_errno(release.1, &target).filter(|_| is_gated) {
                 self.end(message, Status::NeverSent(Cause::Undiscovered(errno)));
             } else if is_gated && has_ni && (!is_wanted || self.want(peer, &target)) {
                 self.messages.gate(message, release);
@@ -130,11 +139,11 @@ impl Shard {
         }
     }
 
-    /// The error of the attempt to discover a peer that requests to it wait for, if that has failed: one that
-    /// had failed before they began to wait is not theirs.
-    fn failed_errno(&mut self, peer: u32, target: &Nid) -> Option<u8> {
+    /// The error of the attempt to discover a peer that a request waits for since a snapshot, if that has
+    /// failed: one that had failed before the request began to wait is not its own.
+    fn failed_errno(&self, gated_at: u64, target: &Nid) -> Option<u8> {
         let failed = self.topology.peer(target)?.failed?;
-        (failed.generation > self.peers.get_mut(peer).gated_at).then_some(failed.errno)
+        (failed.generation > gated_at).then_some(failed.errno)
     }
 
     /// Ends the requests that have waited for as long as they may, and sends the ACKs that have.

@@ -5,6 +5,7 @@ use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 use thiserror::Error;
 
 use super::report::EndedOperation;
+use super::select::Turn;
 use super::{Choice, Shard};
 use crate::collections::NONE;
 use crate::handle::{Cookie, CookieKind, MdHandle};
@@ -223,8 +224,9 @@ impl Shard {
 
     /// Whether a target may die of a GET for a portal where it has posted nothing.
     fn dies_of_get(&self, target: &Nid) -> bool {
-        let own = self.topology.on_net(target.net());
-        own.is_some_and(|own| !own.facts.takes_any_get) && !self.topology.is_local(target)
+        // What is behind a gateway may be any node.
+        let is_kernel = self.topology.on_net(target.net()).map(|own| !own.facts.takes_any_get);
+        is_kernel.unwrap_or_else(|| self.topology.net_routes().is_some()) && !self.topology.is_local(target)
     }
 
     /// Awaits the REPLY to a GET for a part: how it is to be named.
@@ -310,7 +312,10 @@ impl Shard {
             return Err(SubmitError::PeersFull);
         };
         self.take_turn(turn, from_ni, peer);
-        let is_gated = self.look_at_peer(peer, target, &body);
+        let is_gated = match turn {
+            Turn::Routed => self.look_behind_gateway(target, &body),
+            Turn::None | Turn::Taken => self.look_at_peer(peer, target, &body),
+        };
         self.begin(now, slot, request, if is_gated { &Nid::ANY } else { &next_hop });
         let payload = (payload_length > 0).then_some(Span {
             buffer: request.md.into(),

@@ -9,6 +9,7 @@ use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::Shard;
 use super::report::EndedOperation;
+use super::select::RouteRequest;
 use super::target::Inbound;
 use crate::collections::NONE;
 use crate::lnd::{Cause, NiId, PeerSlot, Span, Status, Transmit, TxId};
@@ -70,7 +71,8 @@ impl Shard {
         handle: WireHandle,
     ) -> Result<Promise, DropReason> {
         let local = self.topology.known_ni(ni);
-        if local.net != source.net() && !local.nid.is_loopback() {
+        let is_near = local.net == source.net() || local.nid.is_loopback();
+        if !is_near && !self.topology.comes_by(from, source) {
             return Err(DropReason::NoRoute);
         }
         if self.messages.free(Budget::Response) == 0 {
@@ -155,9 +157,34 @@ impl Shard {
         if let Purpose::Ack { is_late: true } = purpose {
             let message = self.enlist(record);
             self.messages.gate(message, (now + ACK_WAIT, 0));
+        } else if request.source.nid != next_hop && self.has_lost_gateway(&next_hop, &request.source.nid) {
+            self.launch_anew(now, record);
         } else {
             self.launch(now, record);
         }
+    }
+
+    /// Whether a response to a NID behind gateways would go by a node that is none any more.
+    #[cold]
+    fn has_lost_gateway(&self, next_hop: &Nid, destination: &Nid) -> bool {
+        self.topology.on_net(destination.net()).is_none() && !self.topology.comes_by(next_hop, destination)
+    }
+
+    /// Sends a response by another gateway than the one that its request came by, which is none any more.
+    #[cold]
+    fn launch_anew(&mut self, now: Instant, record: MessageState) {
+        let Transmit { ni, header, .. } = record.transmit;
+        let message = self.enlist(record);
+        let request = RouteRequest { by: Some(ni), ..RouteRequest::default() };
+        let choice = self.select_route(now, &header.destination.nid, &request);
+        match choice.and_then(|choice| self.move_to_peer(&message, &choice)) {
+            Some(former) => {
+                self.peers.release(former);
+                self.take_peer_credit(now, message);
+            }
+            None => self.end(message, Status::NeverSent(Cause::Unreachable)),
+        }
+        self.settle(now);
     }
 
     /// Sends the ACKs that have waited for this ([`MdOptions::ACK_LATE`]).

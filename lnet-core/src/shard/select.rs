@@ -21,14 +21,19 @@
 //! decides for the source to a peer that is not Multi-Rail, since that stays. Messages to a Multi-Rail peer
 //! are shared by all NIs with a route, also by those whose route is the default one. For the peer's NI
 //! policies count before routes: hosts may answer ARP across subnets, and an administrator knows.
+//!
+//! Where no local NI leads to any NID of the destination, a gateway does ([`gateways`]), if there is a net
+//! route.
 
 pub(super) mod criteria;
+pub(super) mod gateways;
 mod paths;
 
 use alloc::vec::Vec;
 
 use lnet_wire::{Net, Nid};
 
+pub(super) use gateways::RouteRequest;
 pub(super) use paths::KnownPaths;
 
 use super::Shard;
@@ -67,6 +72,8 @@ impl Choice {
 pub(super) enum Turn {
     None,
     Taken,
+    /// Taken, and the path is by a gateway.
+    Routed,
 }
 
 /// A choice and how it came about.
@@ -98,7 +105,7 @@ impl Shard {
         request: (Option<MemoryNode>, bool),
     ) -> Option<(Choice, Turn)> {
         let serving = self.select_serving(now, destination, self_nid, request);
-        serving.or_else(|| Some((self.select_down(destination, self_nid)?, Turn::None)))
+        serving.or_else(|| self.select_far(now, destination, self_nid, request))
     }
 
     #[inline]
@@ -173,7 +180,7 @@ impl Shard {
     /// Notes that a path is used, from an NI to the peer NI in a slot: others have their turn before it.
     #[inline]
     pub(super) fn take_turn(&mut self, turn: Turn, ni: NiId, peer: u32) {
-        if turn == Turn::Taken {
+        if turn != Turn::None {
             self.sequence += 1;
             let sequence = self.sequence;
             self.ni(ni).sequence = sequence;
@@ -189,7 +196,10 @@ impl Shard {
         let loopback = self.topology.loopback_to(destination);
         let choice = match loopback {
             Some(ni) => Some(Choice::direct(ni, *destination)),
-            None => self.choose(now, destination, (None, false), &mut steps),
+            None => {
+                let direct = self.choose(now, destination, (None, false), &mut steps);
+                direct.or_else(|| self.choose_route(now, destination, &RouteRequest::default(), &mut steps))
+            }
         };
         let peer = self.topology.peer(destination);
         Explanation {
@@ -212,7 +222,8 @@ impl Shard {
             let ni = if is_ping || !self.topology.finds_peers() {
                 self.choose_local(now, destination.net(), (memory, core::iter::once(destination)), trace)
             } else {
-                self.choose_source(destination, view, trace)
+                let serving = self.topology.serving(destination.net());
+                self.choose_source(serving, (destination, Some(destination)), view, trace)
             };
             return Some(Choice::direct(ni?, *destination));
         };
@@ -228,14 +239,15 @@ impl Shard {
 
     /// The source of a request to a peer that is not known to be Multi-Rail: the one that is recorded, so
     /// that it sees one node and not several. Without a record, the NI by which it was first heard, then
-    /// those in health and with priority, of which each shard takes the same.
+    /// those in health and with priority, of which each shard takes the same. The next hop, if it is known,
+    /// tells whose interfaces have a route.
     fn choose_source(
         &self,
-        destination: &Nid,
+        locals: impl Iterator<Item = NiId> + Clone,
+        (destination, next_hop): (&Nid, Option<&Nid>),
         view: Option<&PeerView>,
         trace: &mut impl Trace,
     ) -> Option<NiId> {
-        let net = destination.net();
         let preferred = view.and_then(|view| view.ni(destination)).map(|peer| &peer.preferred);
         let preferred = preferred.filter(|preferred| !preferred.is_empty());
         let first_ni = self.peers.first_ni(destination).filter(|_| preferred.is_none());
@@ -245,14 +257,14 @@ impl Shard {
             let rank = rank.or_else(|| (first_ni == Some(*ni)).then_some(0));
             [
                 rank.unwrap_or(PRIORITY_NONE).into(),
-                self.has_no_route(*ni, core::iter::once(destination)),
+                next_hop.map_or(0, |hop| self.has_no_route(*ni, core::iter::once(hop))),
                 -i64::from(local.health),
                 local.priority.into(),
-                -i64::from(self.topology.route_bits(*ni, destination).unwrap_or(0)),
+                -i64::from(next_hop.and_then(|hop| self.topology.route_bits(*ni, hop)).unwrap_or(0)),
                 source_rank(&local.nid, destination).into(),
             ]
         };
-        best_of((&SOURCE, trace), self.topology.serving(net), |ni| self.named(*ni), values)
+        best_of((&SOURCE, trace), locals, |ni| self.named(*ni), values)
     }
 
     fn choose_local<'a>(
@@ -351,17 +363,20 @@ impl Shard {
         let asked = than.destination;
         let known_as = if is_ping { asked } else { self.topology.known_as(&asked) };
         let view = self.topology.peer(&known_as);
+        let routed = RouteRequest { by: None, avoid: None, memory, is_ping };
         // Pings go from any.
         if !is_ping && self.topology.finds_peers() && !view.is_some_and(|peer| peer.is_multi_rail) {
-            // Its peer sees one source, whatever becomes of that.
-            return None;
+            // Its peer sees one source, whatever becomes of that. Several gateways may lead there.
+            let by = Some(than.ni).filter(|ni| self.topology.known_ni(*ni).serves());
+            return self.choose_route_again(now, &known_as, than, &RouteRequest { by: Some(by?), ..routed });
         }
         let best = self
             .choose(now, &known_as, (memory, is_ping), &mut NoTrace)
             .filter(|choice| choice.path() != than.path());
         // A path that was silent and is tried once more is for a message that has all its tries left.
         let best = best.filter(|choice| !self.paths.was_silent(&choice.path()));
-        best.or_else(|| self.select_other(than, view, |_| true))
+        let direct = best.or_else(|| self.select_other(than, view, |_| true));
+        direct.or_else(|| self.choose_route_again(now, &known_as, than, &routed))
     }
 
     /// Any other path to the same peer, by an NI of which `has` is true, where the best one is the one that

@@ -346,11 +346,12 @@ impl Shard {
     }
 
     /// Whether a peer NI may send in the name of another NID: of one of the same peer, on a net that this
-    /// node is on, where the LND proves no names itself. From other nets messages come by routers alone.
+    /// node is on, where the LND proves no names itself. From other nets messages come by gateways alone.
     fn may_speak_for(&self, from: &Nid, source: &Nid) -> bool {
-        self.topology
-            .on_net(source.net())
-            .is_some_and(|own| !own.facts.proves_sources && self.topology.is_same_peer(source, from))
+        match self.topology.on_net(source.net()) {
+            Some(own) => !own.facts.proves_sources && self.topology.is_same_peer(source, from),
+            None => self.topology.comes_by(from, source),
+        }
     }
 
     /// Decides on a message that was found acceptable.

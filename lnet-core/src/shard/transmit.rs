@@ -389,7 +389,7 @@ impl Shard {
             && !self.is_tried_once(record)
             && matches!(record.stage, Stage::Credited | Stage::Submitted)
             && record.resends < self.topology.tunables().retry_count
-            && self.has_another_path(record.status, &next_hop)
+            && (self.has_another_path(record.status, &next_hop) || self.has_routes(&failed))
             && self.overdue(now, record).is_none();
         if !is_simulated {
             self.paths.note(now, &failed.path(), PathReport::Silent);

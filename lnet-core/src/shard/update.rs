@@ -10,6 +10,7 @@
 use alloc::sync::Arc;
 
 use super::delayed::{DelayState, DelayedMessage, list_of};
+use super::select::RouteRequest;
 use super::target::Decision;
 use super::{Choice, Shard, ShardNi};
 use crate::credit::share;
@@ -99,6 +100,9 @@ impl Shard {
         if self.topology.has_other_nis(&former) {
             self.install_nis(now, &former);
             self.install_peers(now, &former);
+        }
+        if !self.topology.has_routes_of(&former) {
+            self.follow_routes(now);
         }
         self.look_at_gated(now, &former);
         self.release_unnamed(now);
@@ -195,8 +199,24 @@ impl Shard {
         }
     }
 
+    /// Has the messages that wait for gateways which lead nowhere any more go by others, if there are any.
+    #[cold]
+    fn follow_routes(&mut self, now: Instant) {
+        let topology = Arc::clone(&self.topology);
+        let serving = topology.local_nis().filter(|(_, local)| local.status == NiStatus::Up);
+        serving.for_each(|(ni, _)| self.redirect(now, ni));
+    }
+
     /// An NI serves no more.
     fn stop_serving(&mut self, now: Instant, ni: NiId) {
+        self.redirect(now, ni);
+        if self.topology.known_ni(ni).status == NiStatus::Closed {
+            self.drop_delayed(ni);
+        }
+    }
+
+    /// Has the messages of an NI go on by the paths that they are to have now.
+    fn redirect(&mut self, now: Instant, ni: NiId) {
         self.redirect_queued(now, ni);
         let mut moving = self.redirect_credited(now, ni);
         while let Some(message) = moving.pop(&mut self.messages) {
@@ -204,9 +224,6 @@ impl Shard {
                 Some(path) => self.move_credited(now, message, &path),
                 None => self.end(message, UNREACHABLE),
             }
-        }
-        if self.topology.known_ni(ni).status == NiStatus::Closed {
-            self.drop_delayed(ni);
         }
     }
 
@@ -338,10 +355,11 @@ impl Shard {
         }
     }
 
-    /// The path by which a message goes on whose NI serves no more: the same, another one, or none.
+    /// The path by which a message goes on whose NI serves no more, or whose gateway leads nowhere: the same,
+    /// another one, or none.
     fn next_path(&self, now: Instant, record: &MessageState) -> Option<Choice> {
-        let Transmit { ni, next_hop, header, .. } = record.transmit;
-        let path = Choice { ni, next_hop, destination: header.destination.nid };
+        let path = path_of(record);
+        let ni = path.ni;
         if record.is_response() {
             return self.is_still_answered_by(ni).then_some(path);
         }
@@ -351,12 +369,25 @@ impl Shard {
             false if record.is_bound => None,
             false => self.select_down(&path.destination, None),
         };
+        let is_ping = super::initiator::finds_out(&record.transmit.header.body);
+        let memory = self.memory_node_of(&record.purpose);
+        if self.topology.known_ni(ni).serves() {
+            if !self.is_route_lost(&path) {
+                return Some(path);
+            }
+            let by = record.is_bound.then_some(ni);
+            let request = RouteRequest { by, memory, is_ping, avoid: None };
+            let other = match by {
+                Some(_) => self.select_route(now, &path.destination, &request),
+                None => self.select_again(now, &path, (memory, is_ping)),
+            };
+            // The node that was a gateway may forward it still.
+            return Some(other.unwrap_or(path));
+        }
         if record.is_bound {
             return waits();
         }
-        let memory = self.memory_node_of(&record.purpose);
-        let other = self.select_again(now, &path, (memory, super::initiator::finds_out(&header.body)));
-        other.or_else(waits)
+        self.select_again(now, &path, (memory, is_ping)).or_else(waits)
     }
 
     /// Whether responses leave by an NI.
@@ -364,10 +395,14 @@ impl Shard {
         self.topology.known_ni(ni).status != NiStatus::Closed
     }
 
-    /// Whether a message does not leave the NI that serves no more.
+    /// Whether a message keeps the path that it has.
     fn stays<S>(&self, message: &Message<S>) -> bool {
         let record = self.messages.record(message);
-        record.is_response() && self.is_still_answered_by(record.transmit.ni)
+        let ni = record.transmit.ni;
+        match record.is_response() {
+            true => self.is_still_answered_by(ni),
+            false => self.topology.known_ni(ni).serves() && !self.is_route_lost(&path_of(record)),
+        }
     }
 
     /// Has a message leave by another NI, from whose NID it comes then.
@@ -381,6 +416,12 @@ impl Shard {
             self.ni(to).outgoing_count += 1;
         }
     }
+}
+
+/// The path that a message has.
+const fn path_of(record: &MessageState) -> Choice {
+    let Transmit { ni, next_hop, header, .. } = record.transmit;
+    Choice { ni, next_hop, destination: header.destination.nid }
 }
 
 /// How a message ends that no NI leads away.

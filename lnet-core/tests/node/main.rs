@@ -16,6 +16,7 @@ mod pings;
 mod pushes;
 mod random;
 mod recovery;
+mod routes;
 mod source;
 mod states;
 mod turns;

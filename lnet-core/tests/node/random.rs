@@ -14,8 +14,9 @@ use lnet_core::node::{
 use lnet_core::shard::Confirmation;
 use lnet_core::time::Instant;
 use lnet_core::topology::{NiStatus, Topology};
+use lnet_model::route::RouteSpec;
 use lnet_wire::steer::Policy;
-use lnet_wire::{Global, Nid};
+use lnet_wire::{Global, Net, Nid};
 use proptest::prelude::*;
 
 use crate::common::{Lnd, config, nid, refused};
@@ -76,6 +77,8 @@ struct Run {
     pending: BTreeMap<RequestId, Option<Vec<NodeChange<Lnd>>>>,
     /// The local NIDs and their interfaces, in order.
     model: Vec<(Nid, String)>,
+    /// The nets that routes lead to, each with a gateway.
+    routes: BTreeSet<(Net, Nid)>,
     numa_range: u32,
 }
 
@@ -95,6 +98,7 @@ impl Run {
             answers: BTreeMap::new(),
             pending: BTreeMap::new(),
             model: Vec::new(),
+            routes: BTreeSet::new(),
             numa_range: 0,
         }
     }
@@ -173,6 +177,9 @@ impl Run {
         if self.pending.values().all(Option::is_none) {
             assert_eq!(self.node.changing(), []);
             assert_eq!(nids, expected);
+            let routes = self.node.net_routes().map(|route| (route.spec.net, route.spec.gateway));
+            assert_eq!(routes.collect::<BTreeSet<_>>(), self.routes);
+            assert!(self.routes.iter().all(|(net, _)| self.model.iter().all(|(nid, _)| nid.net() != *net)));
             assert_eq!(self.node.settings().get(Global::NumaRange), self.numa_range);
         }
     }
@@ -186,6 +193,12 @@ impl Run {
                 self.model.retain(|(nid, name)| nid.net() != *net || name != interface);
             }
             NodeChange::DeleteNet { net } => self.model.retain(|(nid, _)| nid.net() != *net),
+            NodeChange::AddRoute(RouteSpec { net, gateway, .. }) => {
+                return assert!(self.routes.insert((*net, *gateway)), "{change:?} was there");
+            }
+            NodeChange::DeleteRoute { net, gateway } => {
+                return assert!(self.routes.remove(&(*net, *gateway)), "{change:?} had nothing to delete");
+            }
             NodeChange::Set { setting: Global::NumaRange, value } => self.numa_range = *value as u32,
             NodeChange::Set { .. }
             | NodeChange::SetHealth { .. }
@@ -194,6 +207,10 @@ impl Run {
             | NodeChange::Peer(_)
             | NodeChange::ReopenNi { .. }
             | NodeChange::Udsp(_) => return,
+        }
+        if self.model.len() < before {
+            let nets: Vec<_> = self.model.iter().map(|(nid, _)| nid.net()).collect();
+            self.routes.retain(|(_, gateway)| nets.contains(&gateway.net()));
         }
         let is_set = matches!(change, NodeChange::Set { .. });
         assert!(is_set || self.model.len() != before, "{change:?} had nothing to change");
@@ -288,7 +305,7 @@ impl Run {
                     self.now,
                     Report::Traffic { nid: nid(1, *host), is_incoming: true, first_ni: None },
                 );
-                assert!(self.node.peers().count() <= 4);
+                assert!(self.node.peers().filter(|peer| !peer.is_gateway()).count() <= 4);
             }
             Step::Advance { milliseconds } => {
                 self.now = self.now + Duration::from_millis(*milliseconds);
@@ -326,6 +343,12 @@ fn changes() -> impl Strategy<Value = NodeChange<Lnd>> {
             NodeChange::DeleteInterface { net: nid(net, 0).net(), interface: format!("eth{number}") }
         }),
         2 => net().prop_map(|net| NodeChange::DeleteNet { net: nid(net, 0).net() }),
+        4 => (2_u16..5, net(), 3_u8..7).prop_map(|(to, net, host)| {
+            NodeChange::AddRoute(RouteSpec::new(nid(to, 0).net(), nid(net, host)))
+        }),
+        2 => (2_u16..5, net(), 3_u8..7).prop_map(|(to, net, host)| {
+            NodeChange::DeleteRoute { net: nid(to, 0).net(), gateway: nid(net, host) }
+        }),
         1 => proptest::option::of(host()).prop_map(|host| {
             NodeChange::SetHealth { nid: host.map(|host| nid(1, host)), value: u32::from(host.is_none()) * 1000 }
         }),

@@ -28,6 +28,8 @@ mod pair;
 mod parts;
 mod quota_model;
 mod resend;
+mod routes;
+mod routes_model;
 mod select;
 mod spare;
 mod stealing;

@@ -30,6 +30,9 @@ pub struct ExplainedChoice {
     pub shards: Vec<u32>,
     /// The local NI and the NID of the peer; `None` where nothing leads there.
     pub path: Option<ExplainedPath>,
+    /// The NID of the gateway that messages go to first, where no local NI leads to the peer.
+    #[serde(default, with = "text::option")]
+    pub gateway: Option<Nid>,
     /// Carrier of long messages by the local NI, and why, where it has more than one.
     #[serde(default)]
     pub carrier: Option<String>,
@@ -59,6 +62,8 @@ words! {
         LocalNi = "local ni",
         /// The peer's NI on it.
         PeerNi = "peer ni",
+        /// The NI of a gateway.
+        Gateway = "gateway",
     }
 }
 

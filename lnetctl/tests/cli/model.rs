@@ -557,7 +557,8 @@ impl Handler for Served {
         let steps = vec![ExplainedStep { kind: ExplainedKind::PeerNi, candidates }];
         let path = Some(ExplainedPath { from, to: peer.primary_nid });
         let carrier = Some("socket, carrier is socket".to_owned());
-        let choice = ExplainedChoice { shards: vec![0, 1], path, carrier, reason: None, steps };
+        let (gateway, reason) = (None, None);
+        let choice = ExplainedChoice { shards: vec![0, 1], path, gateway, carrier, reason, steps };
         let (primary_nid, multi_rail) = (Some(peer.primary_nid), peer.multi_rail);
         Ok(ExplainRecord { nid, primary_nid, multi_rail, choices: vec![choice] })
     }

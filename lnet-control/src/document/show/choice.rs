@@ -23,6 +23,9 @@ pub fn explain(record: &ExplainRecord) -> Map {
             put(&mut map, "from", text(path.from));
             put(&mut map, "to", text(path.to));
         }
+        if let Some(gateway) = choice.gateway {
+            put(&mut map, "gateway", text(gateway));
+        }
         if let Some(carrier) = &choice.carrier {
             put(&mut map, "carrier", carrier.as_str());
         }

@@ -57,6 +57,18 @@ pub enum Criterion {
     Slot,
     /// The shortest round trip.
     RoundTrip,
+    /// Gateways with a local NI on their net that is up come before those that wait for a link.
+    Link,
+    /// Priority of the route; the lower one wins.
+    RoutePriority,
+    /// Hops of the route; fewer win.
+    Hops,
+    /// The gateway is on the net of the one local NI that the destination gets its messages from.
+    Source,
+    /// The gateway is among those whose turn it is to be weighed: not all are, where there are many.
+    Turn,
+    /// Bytes of messages that wait for the gateway's NI; fewer win.
+    QueuedBytes,
 }
 
 impl fmt::Display for Criterion {
@@ -85,6 +97,12 @@ impl fmt::Display for Criterion {
             Self::Silence => "silence",
             Self::Slot => "slot",
             Self::RoundTrip => "round trip",
+            Self::Link => "link",
+            Self::RoutePriority => "route priority",
+            Self::Hops => "hops",
+            Self::Source => "source",
+            Self::Turn => "turn",
+            Self::QueuedBytes => "queued bytes",
         })
     }
 }
@@ -98,13 +116,15 @@ pub enum Candidate {
     Local(Nid),
     /// An NI of the peer.
     Peer(Nid),
+    /// An NI of a gateway.
+    Gateway(Nid),
 }
 
 impl fmt::Display for Candidate {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Net(net) => write!(to, "{net}"),
-            Self::Local(nid) | Self::Peer(nid) => write!(to, "{nid}"),
+            Self::Local(nid) | Self::Peer(nid) | Self::Gateway(nid) => write!(to, "{nid}"),
         }
     }
 }
@@ -160,6 +180,26 @@ pub(super) const OTHER: [Criterion; 5] =
 
 /// Criteria for the path of what went by a silent one.
 pub(super) const SILENT: [Criterion; 3] = [Criterion::Silence, Criterion::PeerHealth, Criterion::RoundTrip];
+
+/// Criteria for the NID of a Multi-Rail peer behind gateways.
+pub(super) const REMOTE: [Criterion; 4] =
+    [Criterion::PeerNetHealth, Criterion::PeerNetPriority, Criterion::PeerHealth, Criterion::PeerPriority];
+
+/// Criteria for the gateway.
+pub(super) const GATEWAY: [Criterion; 12] = [
+    Criterion::Answers,
+    Criterion::Preferred,
+    Criterion::Link,
+    Criterion::RoutePriority,
+    Criterion::Hops,
+    Criterion::Source,
+    Criterion::Turn,
+    Criterion::PeerHealth,
+    Criterion::PeerPriority,
+    Criterion::QueuedBytes,
+    Criterion::PeerCredits,
+    Criterion::PeerSequence,
+];
 
 /// One candidate of a step, as a trace tells of it.
 #[derive(Clone, PartialEq, Eq, Debug)]

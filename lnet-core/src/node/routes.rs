@@ -1,0 +1,346 @@
+//! Net routes, as the administrator makes them (LNet `router.c: lnet_add_route`, `lnet_del_route`; spec: core
+//! 11.1, `lnetctl` 6.2), and the table of them that shards choose from.
+//!
+//! Invariants: no route leads to a net of this node's; the gateway of a route is on one when the route is
+//! made, and the route goes with that net; two NIDs of one peer are one gateway. A gateway is a peer, which
+//! makes no room for others. A route is up until something says otherwise ([`Node::set_route_state`]).
+
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+
+use lnet_model::route::RouteSpec;
+use lnet_wire::{Net, Nid};
+use thiserror::Error;
+
+use super::Node;
+use super::peers::{Peer, peer_state};
+use crate::topology::{GatewayNi, HEALTH_MAX, NetRoutes, NiStatus};
+
+/// Most net routes of a node.
+pub const NET_ROUTES_MAX: usize = 1 << 16;
+
+/// A net route of a node.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NetRoute {
+    /// The route as it was asked for.
+    pub spec: RouteSpec,
+    /// Whether messages may go by it.
+    pub is_up: bool,
+    /// Whether another gateway comes behind its own, as far as is known.
+    pub is_multi_hop: bool,
+}
+
+/// What is wrong with a change of routes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
+#[non_exhaustive]
+pub enum RouteError {
+    /// There is no such net (`-ENXIO`).
+    #[error("route to net {0}: the name of a net is expected")]
+    Net(Net),
+    /// The net is `lo` (`-EACCES`).
+    #[error("route to net lo: not allowed, it never leaves the node")]
+    Loopback,
+    /// The net is one of this node's (`-EINVAL`).
+    #[error("route to net {0}: it is a net of this node's, which needs none")]
+    LocalNet(Net),
+    /// The gateway can be none (`-EINVAL`).
+    #[error("gateway {0}: a nid of another node is expected, on a net of this node's")]
+    Gateway(Nid),
+    /// The gateway is named by a NID on the net that it is to lead to (`-EINVAL`).
+    #[error("gateway {0}: its nid on a net of this node's is expected, not that on the net behind it")]
+    FarGateway(Nid),
+    /// More or fewer hops than there can be (`-EINVAL`).
+    #[error("hop {0}: 1 to 255 is expected")]
+    Hops(u8),
+    /// No NI of this node is on the gateway's net (`-EHOSTUNREACH`).
+    #[error("gateway {0}: no NI of this node is on its net")]
+    NoNi(Nid),
+    /// The peer is the gateway of such a route already (`-EEXIST`).
+    #[error("there is a route to net {net} by gateway {gateway} already")]
+    Exists {
+        /// The net.
+        net: Net,
+        /// The gateway's NID.
+        gateway: Nid,
+    },
+    /// There is no such route (`-ENOENT`).
+    #[error("there is no route to net {net} by gateway {gateway}")]
+    Unknown {
+        /// The net.
+        net: Net,
+        /// The gateway's NID.
+        gateway: Nid,
+    },
+    /// An NI would be on a net that routes lead to (`-EUSERS`).
+    #[error("net {0}: there are routes to it, which have to go first")]
+    NetRouted(Net),
+    /// The peer is a gateway, which is neither made nor deleted as a peer (`-EBUSY`).
+    #[error("peer {0} is the gateway of a route")]
+    Busy(Nid),
+    /// There are as many as may be (`-ENOSPC`).
+    #[error("there are {NET_ROUTES_MAX} routes, the most there can be")]
+    TooMany,
+}
+
+impl RouteError {
+    /// Its errno, positive.
+    #[must_use]
+    pub const fn errno(&self) -> i32 {
+        match self {
+            Self::Unknown { .. } => 2,
+            Self::Net(_) => 6,
+            Self::Loopback => 13,
+            Self::Busy(_) => 16,
+            Self::Exists { .. } => 17,
+            Self::LocalNet(_) | Self::Gateway(_) | Self::FarGateway(_) | Self::Hops(_) => 22,
+            Self::TooMany => 28,
+            Self::NetRouted(_) => 87,
+            Self::NoNi(_) => 113,
+        }
+    }
+}
+
+/// Routes by net and gateway, each with whether it is up.
+#[derive(Clone, Default, Debug)]
+pub(super) struct RouteList {
+    routes: BTreeMap<Net, BTreeMap<Nid, (RouteSpec, bool)>>,
+    /// The NIDs that gateways were named by, and how many routes each has.
+    gateways: BTreeMap<Nid, u32>,
+    count: usize,
+}
+
+impl RouteList {
+    /// Whether there is a route to a net.
+    pub(super) fn leads_to(&self, net: Net) -> bool {
+        self.routes.contains_key(&net)
+    }
+
+    fn all(&self) -> impl Iterator<Item = &(RouteSpec, bool)> {
+        self.routes.values().flat_map(BTreeMap::values)
+    }
+
+    fn to(&self, net: Net) -> impl Iterator<Item = &(RouteSpec, bool)> {
+        self.routes.get(&net).into_iter().flat_map(BTreeMap::values)
+    }
+
+    /// The route to a net by a gateway that has these NIDs.
+    fn get_mut(&mut self, net: Net, nids: &[Nid]) -> Option<&mut (RouteSpec, bool)> {
+        let to_net = self.routes.get_mut(&net)?;
+        let named = nids.iter().find(|nid| to_net.contains_key(nid))?;
+        to_net.get_mut(named)
+    }
+
+    /// Adds a route by a gateway that has these NIDs.
+    pub(super) fn add(&mut self, spec: RouteSpec, nids: &[Nid]) -> Result<(), RouteError> {
+        let RouteSpec { net, gateway, .. } = spec;
+        if self.get_mut(net, nids).is_some() {
+            return Err(RouteError::Exists { net, gateway });
+        }
+        if self.count >= NET_ROUTES_MAX {
+            return Err(RouteError::TooMany);
+        }
+        self.routes.entry(net).or_default().insert(gateway, (spec, true));
+        *self.gateways.entry(gateway).or_default() += 1;
+        self.count += 1;
+        Ok(())
+    }
+
+    /// Deletes the route to a net by a gateway that has these NIDs, the first of which it was named by.
+    pub(super) fn delete(&mut self, net: Net, nids: &[Nid]) -> Result<(), RouteError> {
+        let unknown = RouteError::Unknown { net, gateway: nids[0] };
+        let (spec, _) = *self.get_mut(net, nids).ok_or(unknown)?;
+        self.remove(&spec);
+        Ok(())
+    }
+
+    fn remove(&mut self, RouteSpec { net, gateway, .. }: &RouteSpec) {
+        if let Some(to_net) = self.routes.get_mut(net) {
+            to_net.remove(gateway);
+            if to_net.is_empty() {
+                self.routes.remove(net);
+            }
+        }
+        if let Some(count) = self.gateways.get_mut(gateway) {
+            *count -= 1;
+            if *count == 0 {
+                self.gateways.remove(gateway);
+            }
+        }
+        self.count -= 1;
+    }
+
+    /// Deletes the routes by gateways that were named by a NID that `goes`.
+    pub(super) fn delete_by(&mut self, goes: impl Fn(&Nid) -> bool) {
+        let gone: Vec<RouteSpec> =
+            self.all().map(|(spec, _)| *spec).filter(|spec| goes(&spec.gateway)).collect();
+        gone.iter().for_each(|spec| self.remove(spec));
+    }
+
+    /// Whether a gateway was named by one of these NIDs.
+    pub(super) fn has_gateway(&self, nids: &[Nid]) -> bool {
+        nids.iter().any(|nid| self.gateways.contains_key(nid))
+    }
+
+    /// The NIDs that gateways were named by.
+    pub(super) fn gateways(&self) -> impl Iterator<Item = &Nid> {
+        self.gateways.keys()
+    }
+}
+
+/// The net routes of a node.
+#[derive(Default, Debug)]
+pub(super) struct Routes {
+    pub(super) list: RouteList,
+    /// The routes as the shards know them.
+    table: Option<Arc<NetRoutes>>,
+    /// The local nets by which that was made, each with whether messages wait for a link there.
+    near: Vec<(Net, bool)>,
+    /// Whether shards are to know them otherwise.
+    pub(super) is_changed: bool,
+}
+
+impl Routes {
+    /// Takes over the routes that a batch has made; those that stay are up or down as they were.
+    pub(super) fn replace(&mut self, list: RouteList) {
+        let former = core::mem::replace(&mut self.list, list);
+        for (net, to_net) in &mut self.list.routes {
+            let Some(before) = former.routes.get(net) else { continue };
+            for (gateway, (_, is_up)) in to_net {
+                *is_up = before.get(gateway).map_or(*is_up, |(_, was_up)| *was_up);
+            }
+        }
+        self.is_changed = true;
+    }
+}
+
+/// What is wrong with a route by itself.
+pub(super) fn check(spec: &RouteSpec) -> Result<(), RouteError> {
+    let RouteSpec { net, gateway, hops, .. } = *spec;
+    if net == Net::LO {
+        Err(RouteError::Loopback)
+    } else if net.is_any() {
+        Err(RouteError::Net(net))
+    } else if gateway.is_loopback() || !gateway.can_name_an_ni() {
+        Err(RouteError::Gateway(gateway))
+    } else if gateway.net() == net {
+        Err(RouteError::FarGateway(gateway))
+    } else if hops == Some(0) {
+        Err(RouteError::Hops(0))
+    } else {
+        Ok(())
+    }
+}
+
+/// The NIDs of a gateway: that by which it is named first, then others of its peer.
+pub(super) fn nids_of_gateway(named: &Nid, peer: Option<&Peer>) -> Vec<Nid> {
+    let others = peer.into_iter().flat_map(|peer| &peer.nis).map(|ni| ni.nid);
+    core::iter::once(*named).chain(others.filter(|nid| nid != named)).collect()
+}
+
+impl<O: Clone> Node<O> {
+    /// The net routes, by net and gateway.
+    pub fn net_routes(&self) -> impl Iterator<Item = NetRoute> {
+        self.routes.list.all().map(|&(spec, is_up)| {
+            let is_multi_hop = spec.hops.map_or_else(|| self.is_far_behind(&spec), |hops| hops > 1);
+            NetRoute { spec, is_up, is_multi_hop }
+        })
+    }
+
+    /// Whether the gateway of a route has told its NIDs, and none on the net is among them.
+    fn is_far_behind(&self, spec: &RouteSpec) -> bool {
+        let is_far = |peer: &Peer| {
+            peer.is(peer_state::DISCOVERED) && !peer.told.iter().any(|nid| nid.net() == spec.net)
+        };
+        self.peers.get(&spec.gateway).is_some_and(is_far)
+    }
+
+    /// Says whether messages may go by the route to a net by a gateway; whether there is such a route.
+    pub fn set_route_state(&mut self, net: Net, gateway: &Nid, is_up: bool) -> bool {
+        let nids = nids_of_gateway(gateway, self.peers.get(gateway));
+        let Some((_, state)) = self.routes.list.get_mut(net, &nids) else { return false };
+        if core::mem::replace(state, is_up) != is_up {
+            (self.routes.is_changed, self.snapshots.is_changed) = (true, true);
+        }
+        true
+    }
+
+    /// Whether a net is one of this node's, or routes lead there.
+    pub(super) fn is_in_reach(&self, net: Net) -> bool {
+        self.is_on(net) || self.routes.list.leads_to(net)
+    }
+
+    /// Whether a route that is up leads to a net, by a local NI that is up: with a source, by the one with
+    /// that NID.
+    pub(super) fn is_routed(&self, net: Net, source: Option<Nid>) -> bool {
+        let mut up = self.routes.list.to(net).filter(|(_, is_up)| *is_up).map(|(spec, _)| spec.gateway);
+        let is_near = |nid: &Nid| self.is_near(nid, source);
+        up.any(|gateway| nids_of_gateway(&gateway, self.peers.get(&gateway)).iter().any(is_near))
+    }
+
+    /// The nets that this node is on, and those that routes lead to.
+    pub(super) fn nets_in_reach(&self) -> Vec<Net> {
+        self.nis.nets().into_iter().chain(self.routes.list.routes.keys().copied()).collect()
+    }
+
+    /// Takes note of peers that have changed, and of NIDs that were taken from peers.
+    pub(super) fn note_changed_gateways<'a>(&mut self, mut nids: impl Iterator<Item = &'a Nid>) {
+        let Some(table) = &self.routes.table else { return };
+        let is_gateway =
+            |nid: &Nid| table.is_gateway(nid) || self.peers.get(nid).is_some_and(|peer| peer.is_gateway());
+        self.routes.is_changed |= nids.any(is_gateway);
+    }
+
+    /// The routes as the shards are to know them.
+    pub(super) fn route_table(&mut self) -> Option<Arc<NetRoutes>> {
+        if self.routes.list.routes.is_empty() {
+            self.routes.table = None;
+            return None;
+        }
+        let mut near: Vec<(Net, bool)> = Vec::new();
+        for config in &self.nis.0 {
+            let net = config.spec.nid.net();
+            let is_up = config.status() == NiStatus::Up;
+            let awaits_link = config.status() == NiStatus::Down && config.awaits_carrier && !config.is_absent;
+            match near.iter_mut().find(|(its, _)| *its == net) {
+                Some((_, awaits)) => *awaits &= !is_up,
+                None if is_up || awaits_link => near.push((net, !is_up)),
+                None => {}
+            }
+        }
+        if self.routes.table.is_none() || self.routes.is_changed || self.routes.near != near {
+            self.routes.table = Some(Arc::new(self.made_table(&near)));
+            self.routes.near = near;
+            self.routes.is_changed = false;
+        }
+        self.routes.table.clone()
+    }
+
+    fn made_table(&self, near: &[(Net, bool)]) -> NetRoutes {
+        let (mut nis, mut gateways) = (Vec::new(), Vec::new());
+        for (spec, is_up) in self.routes.list.all() {
+            let peer = self.peers.get(&spec.gateway);
+            let nids = nids_of_gateway(&spec.gateway, peer);
+            // A peer that is not Multi-Rail takes messages for others by the NID that it was named by.
+            let used = if peer.is_some_and(Peer::is_multi_rail) { &nids[..] } else { &nids[..1] };
+            for nid in used.iter().filter(|nid| *is_up && !self.is_local(nid)) {
+                let Some((_, awaits_link)) = near.iter().find(|(net, _)| *net == nid.net()) else { continue };
+                let ni = GatewayNi {
+                    nid: *nid,
+                    gateway: peer.map_or(spec.gateway, |peer| peer.primary),
+                    awaits_link: *awaits_link,
+                    priority: spec.priority,
+                    hops: spec.distance(),
+                    health: peer.and_then(|peer| peer.ni(nid)).map_or(HEALTH_MAX, |ni| ni.health),
+                    ni_priority: self.rules.peer_priority(nid),
+                };
+                nis.push((spec.net, ni));
+            }
+            gateways.extend(nids);
+        }
+        // Policies name gateways by their primary NIDs.
+        let primary = |nid: &Nid| self.peers.get(nid).map_or(*nid, |peer| peer.primary);
+        let preferences = self.rules.preferred_gateways(|| self.routes.list.gateways().map(primary));
+        NetRoutes::new(nis, gateways).with_preferences(preferences)
+    }
+}
