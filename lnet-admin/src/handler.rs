@@ -11,9 +11,10 @@ use lnet_model::capture::{CaptureRecord, CaptureSpec};
 use lnet_model::fault::DropRuleRecord;
 use lnet_model::records::{
     CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, PeerPage, RecoveryRecord,
-    SelftestAnswer, SelftestRequest, Statistics,
+    RoutePage, RoutingRecord, SelftestAnswer, SelftestRequest, Statistics,
 };
 use lnet_model::request::{ChangeSet, Effect, PingRecord};
+use lnet_model::route::RouteSpec;
 use lnet_model::steering::SteeringRecord;
 use lnet_model::text::NidText;
 use lnet_model::udsp::UdspRule;
@@ -122,6 +123,18 @@ impl Handler for Control {
     async fn peer_page(&self, after: Option<NidText>) -> Result<PeerPage, Refusal> {
         self.check_configured()?;
         self.peers_behind(after.map(|NidText(nid)| nid)).await
+    }
+
+    /// A node has no routes yet.
+    async fn route_page(&self, _: Option<RouteSpec>) -> Result<RoutePage, Refusal> {
+        self.check_configured()?;
+        Ok(RoutePage::default())
+    }
+
+    /// Nothing is forwarded, and there are no pools.
+    async fn routing(&self) -> Result<RoutingRecord, Refusal> {
+        self.check_configured()?;
+        Ok(RoutingRecord::default())
     }
 
     async fn globals(&self) -> Result<Globals, Refusal> {

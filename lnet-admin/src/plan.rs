@@ -11,6 +11,7 @@ use lnet_core::node::{self, PeerEdit};
 use lnet_core::udsp::RuleEdit;
 use lnet_model::lnd::{NiOption, OptionError, nets_of_lnds};
 use lnet_model::ni::{NiName, NiOptions, NiSpec};
+use lnet_model::records::RoutingRecord;
 use lnet_model::request::{Change, Effect, Staying};
 use lnet_model::steering::PortalPolicy;
 use lnet_model::{Errno, Refusal};
@@ -214,6 +215,12 @@ impl Control {
                 let message = "routes are not supported by this version";
                 return Err(Refusal::new(Errno::OPNOTSUPP, message));
             }
+            Change::SetRouting { on: true } => {
+                let message = "cannot enable routing: this version forwards no messages between nets";
+                return Err(Refusal::new(Errno::OPNOTSUPP, message));
+            }
+            // Sizes of pools are forgotten, as LNet does it until routing is on for the first time.
+            Change::SetRouting { on: false } | Change::SetPool { .. } => return Ok(Effect::Unchanged),
             Change::SetPeerHealth { nid, value } => {
                 node::NodeChange::Peer(PeerEdit::SetHealth { nid: *nid, value: *value })
             }
@@ -362,6 +369,8 @@ impl Control {
         let state = NodeState {
             nets: Vec::new(),
             peers: Vec::new(),
+            routes: Vec::new(),
+            routing: RoutingRecord::default(),
             globals: self.global_record(),
             udsp: self.udsp_records(),
             drop_rules: Vec::new(),
@@ -455,6 +464,7 @@ fn not_theirs(nid: Option<Nid>, option: NiOption) -> Refusal {
 mod tests {
     use super::*;
     use crate::control::ControlOptions;
+    use lnet_model::pool::PoolKind;
     use lnet_user::{Lnet, NodeConfig};
     use lnet_wire::NetType;
 
@@ -480,6 +490,23 @@ mod tests {
         [(0, 1), (0, 2), (1, 3)].map(|(number, host)| {
             Nid::new_ip(Net::new(NetType::XDP, number), [10, 9, 8, host].into()).unwrap()
         })
+    }
+
+    /// Routing cannot be turned on, is off, and has no pools.
+    #[test]
+    fn nothing_is_forwarded() {
+        let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
+        let control = Control::new(&lnet, ControlOptions::default()).unwrap();
+        control.is_configured.set(true);
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let outcome = |change: Change| {
+            let plan = runtime.block_on(control.plan(std::slice::from_ref(&change)));
+            plan.map(|plan| plan.outcomes).map_err(|refusal| refusal.errno)
+        };
+        assert_eq!(outcome(Change::SetRouting { on: true }), Err(Errno::OPNOTSUPP));
+        assert_eq!(outcome(Change::SetRouting { on: false }), Ok(vec![Effect::Unchanged]));
+        let pool = Change::SetPool { pool: PoolKind::Large, buffer_count: 64 };
+        assert_eq!(outcome(pool), Ok(vec![Effect::Unchanged]));
     }
 
     #[test]

@@ -178,6 +178,7 @@ impl Control {
             primary_nid: peer.shown_primary(),
             multi_rail: peer.is_multi_rail(),
             state: peer.state,
+            is_gateway: false,
             fsm_state: node.peer_state(peer).name().to_owned(),
             shared_nids: peer.shared_nids().iter().filter(|nid| local.contains(nid)).copied().collect(),
             nis: peer.shown().into_iter().map(|ni| peer_ni(ni, peer.ni(&ni.nid).is_none())).collect(),
@@ -257,6 +258,7 @@ fn peer_ni_record(
         nid: ni.nid,
         is_configured: ni.is_configured,
         is_claim: false,
+        is_alive: None,
         fsm_state: ni.state(traffic_state).name().to_owned(),
         credits: PeerCredits {
             max_ni_tx_credits: max,

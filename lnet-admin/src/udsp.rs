@@ -36,7 +36,7 @@ pub(super) fn local_info(rules: &RuleList, nid: &Nid) -> UdspInfo {
     UdspInfo {
         net_priority: rules.net_priority(nid.net()),
         nid_priority: rules.ni_priority(nid),
-        preferred_sources: Vec::new(),
+        ..UdspInfo::default()
     }
 }
 
@@ -46,5 +46,6 @@ pub(super) fn peer_info<'a>(rules: &RuleList, nid: &Nid, local: impl Iterator<It
         net_priority: rules.peer_net_priority(nid.net()),
         nid_priority: rules.peer_priority(nid),
         preferred_sources: rules.preferred(nid, local).nids().collect(),
+        ..UdspInfo::default()
     }
 }

@@ -13,9 +13,10 @@ use lnet_model::capture::{CaptureRecord, CaptureSpec};
 use lnet_model::fault::DropRuleRecord;
 use lnet_model::records::{
     CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, PeerPage, PeerRecord,
-    RecoveryRecord, SelftestAnswer, SelftestRequest, Statistics,
+    RecoveryRecord, RoutePage, RouteRecord, RoutingRecord, SelftestAnswer, SelftestRequest, Statistics,
 };
 use lnet_model::request::{ChangeSet, Effect, PingReply, PingRequest};
+use lnet_model::route::RouteSpec;
 use lnet_model::steering::SteeringRecord;
 use lnet_model::text::NidText;
 use lnet_model::udsp::UdspRule;
@@ -112,6 +113,28 @@ impl Client {
                 Some(_) => return Err(ClientError::Unexpected),
                 None => return Ok(peers),
             }
+        }
+    }
+
+    /// All routes, page by page: one that comes or goes meanwhile may be among them or not.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn routes(&mut self) -> Result<Vec<RouteRecord>, ClientError> {
+        let name = |spec: &RouteSpec| (spec.net, spec.gateway);
+        let (mut routes, mut after) = (Vec::new(), None);
+        loop {
+            let RoutePage { routes: page, has_more } = self.route_page(after)?;
+            let last = page.last().map(|last| last.spec);
+            routes.extend(page);
+            if !has_more {
+                return Ok(routes);
+            }
+            // A page that leads back would be asked for without end.
+            if last.as_ref().map(name) <= after.as_ref().map(name) {
+                return Err(ClientError::Unexpected);
+            }
+            after = last;
         }
     }
 
@@ -233,6 +256,8 @@ fn connect_error(path: &Path, error: &io::Error) -> ClientError {
 
 #[cfg(test)]
 mod tests {
+    use lnet_model::records::{RouteState, RouteType};
+
     use super::*;
 
     /// A client whose node has these pages of peers to tell: primary NIDs, and by what the next is asked for.
@@ -243,6 +268,7 @@ mod tests {
                 primary_nid: nid.parse().unwrap(),
                 multi_rail: false,
                 state: 0,
+                is_gateway: false,
                 fsm_state: String::new(),
                 shared_nids: Vec::new(),
                 nis: Vec::new(),
@@ -252,6 +278,34 @@ mod tests {
             node.write_all(&protocol::encode(&Reply::PeerPage(page), REPLY_BYTES_MAX).unwrap()).unwrap();
         }
         Client { stream }.peers().map(|peers| peers.len())
+    }
+
+    #[test]
+    fn pages_of_routes_that_lead_back_are_an_error() {
+        let route = |(net, gateway): &(&str, &str)| RouteRecord {
+            spec: RouteSpec::new(net.parse().unwrap(), gateway.parse().unwrap()),
+            state: RouteState::Up,
+            r#type: RouteType::SingleHop,
+        };
+        let asked = |pages: &[&[(&str, &str)]]| {
+            let (stream, mut node) = UnixStream::pair().unwrap();
+            for (number, page) in pages.iter().enumerate() {
+                let page = RoutePage {
+                    routes: page.iter().map(route).collect(),
+                    has_more: number + 1 < pages.len(),
+                };
+                node.write_all(&protocol::encode(&Reply::RoutePage(page), REPLY_BYTES_MAX).unwrap()).unwrap();
+            }
+            Client { stream }.routes().map(|routes| routes.len())
+        };
+        let [one, two, three] =
+            [("tcp1", "10.0.0.2@tcp"), ("tcp1", "10.0.0.3@tcp"), ("tcp2", "10.0.0.1@tcp")];
+        assert_eq!(asked(&[&[]]).unwrap(), 0);
+        assert_eq!(asked(&[&[one, two], &[three], &[]]).unwrap(), 3);
+        for back in [one, two] {
+            assert!(matches!(asked(&[&[one, two], &[back], &[]]), Err(ClientError::Unexpected)), "{back:?}");
+        }
+        assert!(matches!(asked(&[&[one], &[], &[two]]), Err(ClientError::Unexpected)));
     }
 
     #[test]

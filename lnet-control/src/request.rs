@@ -5,9 +5,10 @@ use lnet_model::capture::{CaptureRecord, CaptureSpec};
 use lnet_model::fault::DropRuleRecord;
 use lnet_model::records::{
     CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, LoadRole, NetRecord, PeerPage,
-    RecoveryRecord, SelftestAnswer, SelftestRequest, Statistics,
+    RecoveryRecord, RoutePage, RoutingRecord, SelftestAnswer, SelftestRequest, Statistics,
 };
 use lnet_model::request::{ChangeSet, Effect, PingReply, PingRequest};
+use lnet_model::route::RouteSpec;
 use lnet_model::steering::SteeringRecord;
 use lnet_model::text::NidText;
 use lnet_model::udsp::UdspRule;

@@ -17,6 +17,10 @@ macro_rules! requests {
             read Nets: nets() -> Vec<NetRecord>;
             /// Some of its peers: those whose primary NIDs come behind this one, or the first.
             read PeerPage: peer_page(after: Option<NidText>) -> PeerPage;
+            /// Some of its routes: those behind this one, or the first.
+            read RoutePage: route_page(after: Option<RouteSpec>) -> RoutePage;
+            /// Its routing between nets.
+            read Routing: routing() -> RoutingRecord;
             /// Its global tunables.
             read Globals: globals() -> Globals;
             /// Its counters.

@@ -20,6 +20,7 @@ pub mod lnd;
 pub mod ni;
 pub mod pattern;
 pub mod peer;
+pub mod pool;
 #[cfg(feature = "serde")]
 pub mod records;
 pub mod request;

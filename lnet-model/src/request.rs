@@ -15,6 +15,7 @@ use crate::fault::DropRule;
 use crate::lnd::NiOption;
 use crate::ni::{NiName, NiSpec};
 use crate::peer::PeerSpec;
+use crate::pool::PoolKind;
 use crate::route::RouteSpec;
 use crate::steering::PortalPolicy;
 use crate::udsp::{Selection, UdspRule};
@@ -205,6 +206,18 @@ pub enum Change {
         /// Any NID of the gateway.
         #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
         gateway: Nid,
+    },
+    /// Forward messages between nets, or no longer.
+    SetRouting {
+        /// Whether they are forwarded.
+        on: bool,
+    },
+    /// Set how many buffers a pool of a router has.
+    SetPool {
+        /// Which pool.
+        pool: PoolKind,
+        /// The number for all CPTs together.
+        buffer_count: u32,
     },
     /// Set the health of one peer NI or all.
     SetPeerHealth {

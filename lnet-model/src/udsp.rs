@@ -222,6 +222,9 @@ pub struct UdspInfo {
     pub net_priority: u32,
     /// Its own.
     pub nid_priority: u32,
+    /// Gateways by which messages to a peer NI go before others.
+    #[cfg_attr(feature = "serde", serde(with = "crate::text::list", default))]
+    pub preferred_gateways: Vec<Nid>,
     /// Local NIDs that a peer NI prefers.
     #[cfg_attr(feature = "serde", serde(with = "crate::text::list"))]
     pub preferred_sources: Vec<Nid>,
@@ -234,6 +237,11 @@ impl UdspInfo {
 
 impl Default for UdspInfo {
     fn default() -> Self {
-        Self { net_priority: Self::NONE, nid_priority: Self::NONE, preferred_sources: Vec::new() }
+        Self {
+            net_priority: Self::NONE,
+            nid_priority: Self::NONE,
+            preferred_gateways: Vec::new(),
+            preferred_sources: Vec::new(),
+        }
     }
 }

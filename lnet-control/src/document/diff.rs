@@ -59,6 +59,8 @@ fn line(state: &NodeState, change: &Change) -> String {
         Change::DeletePeer { primary_nid, nids, .. } => format!("- peer {primary_nid}: {}", list(nids)),
         Change::AddRoute(spec) => format!("+ route {spec}"),
         Change::DeleteRoute { net, gateway } => format!("- route {net} by {gateway}"),
+        Change::SetRouting { on } => format!("~ routing: {}", if *on { "on" } else { "off" }),
+        Change::SetPool { pool, buffer_count } => format!("~ buffers: {pool} {buffer_count}"),
         Change::SetPeerHealth { nid, value } => format!("~ peers: {}: health {value}", target(nid.as_ref())),
         Change::SetPeerState { nid, state } => format!("~ peer with {nid}: state {state}"),
         Change::AddUdsp { index, rule } => {

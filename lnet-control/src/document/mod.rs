@@ -23,9 +23,9 @@ pub use output::{Map, Yaml};
 pub use plan::{differences, passed_over};
 pub use read::parse;
 pub use show::{
-    Detail, Failure, NodeState, captures, cpts_of, drop_rules, explain, export, failures, frames,
-    global_show, join, loads, nets, peer_list, peers, pings, recovery, selections, statistics, steering,
-    udsp,
+    Detail, Failure, NodeState, RouteFilter, captures, cpts_of, drop_rules, explain, export, failures,
+    frames, global_show, join, loads, nets, peer_list, peers, pings, recovery, routes, routing, selections,
+    statistics, steering, udsp,
 };
 pub use tree::{DOCUMENT_BYTES_MAX, Position};
 
@@ -119,6 +119,15 @@ pub enum Shown {
         /// The verbosity, 0 to 4.
         detail: u8,
     },
+    /// Routes.
+    Routes {
+        /// Which of them.
+        filter: RouteFilter,
+        /// The verbosity.
+        detail: u8,
+    },
+    /// Routing between nets, and its pools.
+    Routing,
     /// Peers in the older form.
     OlderPeers,
     /// Global tunables; all if there are none.

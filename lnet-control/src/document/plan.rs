@@ -1,15 +1,16 @@
 //! What is left to be done for a document on a node that is in some state.
 
 use std::cmp::Reverse;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use lnet_model::fault::DropRule;
 use lnet_model::lnd::NiOption;
 use lnet_model::ni::{NiOptions, NiSpec};
 use lnet_model::pattern::cpts_text;
 use lnet_model::peer::{PeerSpec, peer_state};
-use lnet_model::records::{Globals, NiRecord, PeerRecord};
+use lnet_model::records::{Globals, NiRecord, PeerRecord, RouteRecord};
 use lnet_model::request::{Change, Staying};
+use lnet_model::route::RouteSpec;
 use lnet_model::udsp::Selection;
 use lnet_wire::{Global, Net, Nid};
 
@@ -23,11 +24,18 @@ impl Document {
     pub fn plan(&self, state: &NodeState) -> Vec<(&Item, Change)> {
         let mut changes = Vec::new();
         let mut rules: Vec<_> = state.drop_rules.iter().map(|record| &record.rule).collect();
-        let peers = state.peers.iter().map(|peer| (peer.primary_nid, peer)).collect();
+        let known = StateIndex {
+            peers: state.peers.iter().map(|peer| (peer.primary_nid, peer)).collect(),
+            routes: state
+                .routes
+                .iter()
+                .map(|record| ((record.spec.net, record.spec.gateway), record))
+                .collect(),
+        };
         for item in &self.items {
             match &item.action {
                 Instruction::Change(change) => {
-                    if !is_so(change, state, &peers, &mut rules) && !is_done_by(&changes, change) {
+                    if !is_so(change, state, &known, &mut rules) && !is_done_by(&changes, change) {
                         changes.push((item, Change::clone(change)));
                     }
                 }
@@ -40,6 +48,7 @@ impl Document {
         }
         order_globals(&mut changes, &state.globals);
         order_deletions(&mut changes);
+        order_routes(&mut changes);
         changes
     }
 }
@@ -71,9 +80,28 @@ fn nis_on(net: Net, state: &NodeState) -> &[NiRecord] {
     state.nets.iter().find(|known| known.net == net).map_or(&[], |known| known.nis.as_slice())
 }
 
-/// How an NI that is there differs from what is asked for; nothing where there is none.
+/// How an NI or a route that is there differs from what is asked for; nothing where there is none.
 #[must_use]
-pub fn differences(spec: &NiSpec, state: &NodeState) -> Vec<String> {
+pub fn differences(change: &Change, state: &NodeState) -> Vec<String> {
+    match change {
+        Change::AddNi(spec) => ni_differences(spec, state),
+        Change::AddRoute(spec) => route_differences(spec, state),
+        _ => Vec::new(),
+    }
+}
+
+fn route_differences(asked: &RouteSpec, state: &NodeState) -> Vec<String> {
+    let is_it = |spec: &RouteSpec| (spec.net, spec.gateway) == (asked.net, asked.gateway);
+    let known = state.routes.iter().map(|record| record.spec).find(is_it);
+    let values =
+        |spec: RouteSpec| [("hop", i64::from(spec.shown_hops())), ("priority", spec.priority.into())];
+    let Some(known) = known else { return Vec::new() };
+    let both = values(known).into_iter().zip(values(*asked));
+    let unlike = both.filter(|(has, asked)| has != asked);
+    unlike.map(|((name, has), (_, asked))| format!("{name} is {has} and not {asked}")).collect()
+}
+
+fn ni_differences(spec: &NiSpec, state: &NodeState) -> Vec<String> {
     let mut nis = nis_on(spec.net, state).iter().zip(0..);
     let Some((ni, at)) = nis.find(|(ni, _)| is_named(ni, spec)) else { return Vec::new() };
     let mut told: Vec<_> = ni
@@ -129,6 +157,49 @@ fn order_deletions(changes: &mut [(&Item, Change)]) {
         Change::DeleteUdsp { index } => Some(Reverse(*index)),
         _ => None,
     });
+}
+
+/// Puts changes into an order in which routes have what they need: nets, and peers with several NIDs that are
+/// gateways, come before the routes by them and go behind these.
+fn order_routes(changes: &mut [(&Item, Change)]) {
+    let gateways: HashSet<Nid> = changes
+        .iter()
+        .filter_map(|(_, change)| match change {
+            Change::AddRoute(spec) => Some(spec.gateway),
+            Change::DeleteRoute { gateway, .. } => Some(*gateway),
+            _ => None,
+        })
+        .collect();
+    if gateways.is_empty() {
+        return;
+    }
+    let has_gateway =
+        |spec: &PeerSpec| [spec.primary_nid].iter().chain(&spec.nids).any(|nid| gateways.contains(nid));
+    order(changes, |change| match change {
+        Change::DeleteRoute { .. } => Some(0),
+        Change::DeleteNi(_) | Change::DeleteNet(_) | Change::DeletePeer { .. } => Some(1),
+        Change::AddNi(_) => Some(2),
+        Change::AddPeer(spec) if has_gateway(spec) => Some(3),
+        Change::AddRoute(_) => Some(4),
+        _ => None,
+    });
+}
+
+/// What a node has, by its names.
+struct StateIndex<'a> {
+    peers: HashMap<Nid, &'a PeerRecord>,
+    routes: HashMap<(Net, Nid), &'a RouteRecord>,
+}
+
+/// Whether a gateway that no user has made is what is asked for: routes alone make it, and the node refuses
+/// to make it a user's.
+fn is_gateway(peer: &PeerRecord, spec: &PeerSpec) -> bool {
+    let has = |nid: &Nid| peer.nis.iter().any(|ni| ni.nid == *nid);
+    peer.is_gateway
+        && peer.state & peer_state::CONFIGURED == 0
+        && peer.multi_rail == spec.multi_rail
+        && !spec.lock_primary
+        && spec.nids.iter().all(has)
 }
 
 /// Whether a peer is what is asked for.
@@ -196,12 +267,7 @@ fn is_done_by(changes: &[(&Item, Change)], change: &Change) -> bool {
 }
 
 /// Whether there is nothing to be done for a change. A rule of the node stands for one of the document.
-fn is_so(
-    change: &Change,
-    state: &NodeState,
-    peers: &HashMap<Nid, &PeerRecord>,
-    rules: &mut Vec<&DropRule>,
-) -> bool {
+fn is_so(change: &Change, state: &NodeState, known: &StateIndex<'_>, rules: &mut Vec<&DropRule>) -> bool {
     match change {
         Change::AddNi(spec) => {
             let nis = nis_on(spec.net, state).iter().zip(0..);
@@ -214,7 +280,13 @@ fn is_so(
             let same = rules.iter().position(|known| *known == rule);
             same.map(|index| rules.remove(index)).is_some()
         }
-        Change::AddPeer(spec) => peers.get(&spec.primary_nid).is_some_and(|peer| is_peer(peer, spec)),
+        Change::AddPeer(spec) => known
+            .peers
+            .get(&spec.primary_nid)
+            .is_some_and(|peer| is_peer(peer, spec) || is_gateway(peer, spec)),
+        Change::AddRoute(spec) => {
+            known.routes.get(&(spec.net, spec.gateway)).is_some_and(|record| record.spec == *spec)
+        }
         Change::AddUdsp { rule, .. } => state.udsp.contains(rule),
         Change::AddSelection(selection) => Selection::of(&state.udsp)
             .iter()

@@ -1,7 +1,9 @@
 use lnet_model::lnd::NiOption;
 use lnet_model::ni::{NiName, NiOptions, NiSpec};
 use lnet_model::peer::PeerSpec;
+use lnet_model::pool::PoolKind;
 use lnet_model::request::PingPurpose;
+use lnet_model::route::RouteSpec;
 use lnet_model::udsp::UdspInfo;
 use lnet_wire::{Global, Nid};
 use proptest::prelude::*;
@@ -84,19 +86,10 @@ fn mistakes_are_named_with_their_place() {
 
 #[test]
 fn what_is_not_there_yet_is_named() {
-    for (text, what) in [
-        ("route:\n- net: tcp9\n", "'route': routes are not supported by this version"),
-        ("routing:\n  enable: 1\n", "'routing': routing between nets is not supported by this version"),
-        (
-            "ip2nets:\n- net-spec: tcp\n",
-            "'ip2nets': choosing nets by address is not supported by this version",
-        ),
-    ] {
-        let errors = parse(text, Mode::Add).unwrap_err();
-        assert_eq!(errors.len(), 1);
-        assert_eq!(errors[0].to_string(), format!("line 1, column 1: {what}"));
-        assert_eq!(errors[0].errno, Errno::OPNOTSUPP);
-    }
+    let found = parse("ip2nets:\n- net-spec: tcp\n", Mode::Add).unwrap_err();
+    assert_eq!(found.len(), 1);
+    let expected = "line 1, column 1: 'ip2nets': choosing nets by address is not supported by this version";
+    assert_eq!((found[0].to_string().as_str(), found[0].errno), (expected, Errno::OPNOTSUPP));
     let text = "fault:\n- rule_type: delay\n  fa_src: '*'\n  fa_dst: '*'\n  la_latency: 3\n";
     assert_eq!(
         errors(text, Mode::Add),
@@ -104,27 +97,68 @@ fn what_is_not_there_yet_is_named() {
     );
 }
 
-/// LNet's tools take the sizes of pools while routing is off.
 #[test]
-fn pools_of_routers_are_taken_where_nothing_is_to_be_routed() {
-    for text in [
-        "buffers: {tiny: 1024, small: 8192, large: 512}\n",
-        "buffers: {tiny: 0, small: ~, large: 0}\n",
-        "buffers:\n  tiny: 7\nrouting: {enable: 0}\n",
-    ] {
-        assert_eq!(errors(text, Mode::Add), [""; 0], "{text}");
-        assert!(parse(text, Mode::Add).unwrap().items.is_empty());
+fn routes_are_read_one_for_each_gateway() {
+    let text = "route:\n- net: tcp9\n  gateway: 10.0.0.[1-2]@tcp\n  hop: 2\n- {net: xdp1, gateway: 'fd00::1@tcp', \
+                priority: 0x10, state: up, type: single-hop}\n- {net: tcp9, gateway: 10.0.0.1@tcp, hop: 2}\n";
+    let spec = |net: &str, gateway: &str| RouteSpec::new(net.parse().unwrap(), gateway.parse().unwrap());
+    let [first, second] =
+        ["10.0.0.1@tcp", "10.0.0.2@tcp"].map(|nid| RouteSpec { hops: Some(2), ..spec("tcp9", nid) });
+    let third = RouteSpec { priority: 16, ..spec("xdp1", "fd00::1@tcp") };
+    assert_eq!(changes(text, Mode::Add), [first, second, third].map(Change::AddRoute));
+    let delete = |RouteSpec { net, gateway, .. }| Change::DeleteRoute { net, gateway };
+    assert_eq!(changes(text, Mode::Delete), [first, second, third, first].map(delete));
+    // No document takes more memory than it is worth.
+    let many = "- {net: tcp9, gateway: '10.[0-127].0.1@tcp'}\n".repeat(1000);
+    let wrong = errors(&format!("route:\n{many}"), Mode::Delete);
+    assert!(wrong[0].contains("at most 65536 routes are expected"), "{wrong:?}");
+}
+
+/// Gateways are made by their routes, unless their state says that a user made them; wherever they stand.
+#[test]
+fn gateways_are_no_peers_of_a_user() {
+    let peer = |state: &str| {
+        format!("peer:\n- primary nid: 10.0.1.1@tcp1\n{state}  peer ni: [{{nid: 10.0.0.2@tcp}}]\n")
+    };
+    let routes = "route:\n- net: tcp9\n  gateway: 10.0.0.[1-2]@tcp\n";
+    for mode in [Mode::Add, Mode::Delete] {
+        assert_eq!(changes(&(peer("") + routes), mode).len(), 2);
+        assert_eq!(changes(&(peer("  peer state: 9\n") + routes), mode).len(), 3);
+        assert_eq!(changes(&(routes.replace("[1-2]", "1") + &peer("")), mode).len(), 2);
     }
-    for (text, said) in [
-        ("buffers: {tiny: -1}\n", "\"-1\" for 'tiny': a number from 0 to 2147483647 is expected"),
-        ("buffers: {small: many}\n", "\"many\" for 'small': a number from 0 to 2147483647 is expected"),
-        ("buffers: {huge: 1}\n", "'huge'"),
-        ("buffers: 7\n", "a map is expected"),
-        ("routing: {enable: 1}\nbuffers: {tiny: 7}\n", "'buffers': routing between nets is not supported"),
+}
+
+#[test]
+fn routing_is_read_in_both_forms() {
+    let set = |on| Change::SetRouting { on };
+    let pool = |pool, buffer_count| Change::SetPool { pool, buffer_count };
+    let (tiny, large) = (pool(PoolKind::Tiny, 1024), pool(PoolKind::Large, 0));
+    for (text, expected) in [
+        ("routing:\n  enable: 1\n", vec![set(true)]),
+        ("routing:\n- cpt[0]:\n    tiny: {nbuffers: 3}\n- enable: 2\n", vec![set(false)]),
+        (
+            "routing: {enable: On}\nbuffers: {tiny: 1024, small: ~, large: 0}\n",
+            vec![set(true), tiny.clone(), large],
+        ),
+        ("buffers:\n  tiny: 1024\n", vec![tiny]),
+        ("routing:\nbuffers:\nroute:\n", vec![]),
     ] {
-        let errors = errors(text, Mode::Add);
-        assert!(errors.last().is_some_and(|error| error.contains(said)), "{text}: {errors:?}");
+        assert_eq!(changes(text, Mode::Add), expected, "{text}");
+        let goes = expected.iter().any(|change| matches!(change, Change::SetRouting { .. }));
+        assert_eq!(changes(text, Mode::Delete), if goes { vec![set(false)] } else { vec![] }, "{text}");
+        assert_eq!(changes(text, Mode::Execute), []);
     }
+    refused(
+        "routing: {enable: 4, on: 1}\nbuffers: {tiny: -1, small: many, huge: 1}\n",
+        &[
+            "line 1, column 19: \"4\" for 'enable': 0 or 1 is expected",
+            "line 1, column 22: unknown key 'on' in 'routing'",
+            "line 2, column 17: \"-1\" for 'tiny': a number from 0 to 2147483647 is expected",
+            "line 2, column 28: \"many\" for 'small': a number from 0 to 2147483647 is expected",
+            "line 2, column 34: unknown key 'huge' in 'buffers'",
+        ],
+    );
+    refused("buffers: 7\n", &["line 1, column 10: \"7\" for 'buffers': a map is expected"]);
 }
 
 #[test]
@@ -163,7 +197,7 @@ fn an_empty_document_says_nothing() {
         assert_eq!(changes(text, Mode::Add), []);
         assert!(parse(text, Mode::Add).unwrap().is_blank, "{text:?}");
     }
-    for text in ["net:\npeer: []\nglobal:\n", "routing: {enable: 0}\n"] {
+    for text in ["net:\npeer: []\nglobal:\n", "routing:\n- cpt[0]: {}\n"] {
         assert_eq!(changes(text, Mode::Add), []);
         assert!(!parse(text, Mode::Add).unwrap().is_blank, "{text:?}");
     }
@@ -381,6 +415,8 @@ fn state() -> NodeState {
     NodeState {
         nets: Vec::new(),
         peers: Vec::new(),
+        routes: Vec::new(),
+        routing: lnet_model::records::RoutingRecord::default(),
         globals: lnet_model::records::Globals::default(),
         udsp: Vec::new(),
         drop_rules: Vec::new(),
@@ -404,6 +440,20 @@ net:
                   mode: auto
             dev cpt: -1
             CPT: \"[0,1]\"
+route:
+-     net: tcp9
+      gateway: 10.0.0.[2-3]@xdp
+      hop: 2
+      priority: 1
+      state: up
+      type: multi-hop
+routing:
+-     cpt[0]:
+            tiny:
+                  npages: 0
+-     enable: 1
+buffers:
+      tiny: 512
 peer:
 -     primary nid: 10.0.0.2@xdp
       Multi-Rail: False
@@ -441,8 +491,9 @@ statistics:
 
 #[test]
 fn everything_is_understood() {
-    assert_eq!(parse(EVERYTHING, Mode::Add).unwrap().items.len(), 7);
-    assert_eq!(parse(EVERYTHING, Mode::Delete).unwrap().items.len(), 7);
+    assert_eq!(parse(EVERYTHING, Mode::Add).unwrap().items.len(), 11);
+    // The sizes of pools are nothing to be deleted.
+    assert_eq!(parse(EVERYTHING, Mode::Delete).unwrap().items.len(), 10);
 }
 
 proptest! {

@@ -8,6 +8,7 @@ mod cpt;
 mod expression;
 mod interface;
 mod nid;
+mod route;
 mod udsp;
 
 #[cfg(test)]
@@ -25,6 +26,7 @@ pub use interface::{InterfaceName, interfaces};
 pub use nid::{
     NIDS_MAX, NO_NI, NODES_MAX, Resolve, fault_nid, fault_nid_text, nid, nids, nids_resolved, nodes,
 };
+pub use route::{hops, remote_net, route_priority};
 pub use udsp::{UdspAddress, UdspPattern, nid_ranges};
 
 /// The refusal of a text that is not what was expected.

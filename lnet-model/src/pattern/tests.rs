@@ -265,6 +265,31 @@ proptest! {
 }
 
 #[test]
+fn parts_of_routes_are_refused_in_the_words_of_lnet() {
+    assert_eq!(remote_net("tcp0"), Ok(Net::new(lnet_wire::NetType::TCP, 0)));
+    for (net, errno, said) in [
+        ("lo", Errno::ACCES, "setting @lo not allowed"),
+        ("foo", Errno::NXIO, "setting LNET_NET_ANY not allowed: "),
+    ] {
+        let refusal = remote_net(net).unwrap_err();
+        assert!(refusal.errno == errno && refusal.message.starts_with(said), "{refusal:?}");
+    }
+    refused(remote_net("tcp[1-2]"), Errno::NXIO);
+    for (text, expected) in [("-1", None), ("1", Some(1)), ("0xff", Some(255))] {
+        assert_eq!(hops(text), Ok(expected), "{text}");
+    }
+    for text in ["0", "256", "-2", "", "many", "1x"] {
+        let refusal = hops(text).unwrap_err();
+        let said = "invalid hop count must be between 1 and 255: ";
+        assert!(refusal.errno == Errno::INVAL && refusal.message.starts_with(said), "{refusal:?}");
+    }
+    assert_eq!(["0", "4294967295"].map(route_priority), [Ok(0), Ok(u32::MAX)]);
+    for text in ["-1", "4294967296", "", "high"] {
+        refused(route_priority(text), Errno::INVAL);
+    }
+}
+
+#[test]
 fn foreign_texts_act_on_nothing() {
     for (text, expected) in [
         ("plain (it's) \"a\" \\ é", "plain (it's) \"a\" \\ é"),

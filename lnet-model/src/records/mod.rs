@@ -10,6 +10,7 @@ mod load;
 mod net;
 mod peer;
 mod route;
+mod routing;
 mod selftest;
 mod statistics;
 
@@ -21,7 +22,8 @@ pub use global::Globals;
 pub use load::{LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, LoadTimes};
 pub use net::{NetRecord, NiHealth, NiRecord, NiStatus};
 pub use peer::{CptRecord, PeerCredits, PeerHealth, PeerNiRecord, PeerPage, PeerRecord, RecoveryRecord};
-pub use route::{RouteRecord, RouteState, RouteType};
+pub use route::{RoutePage, RouteRecord, RouteState, RouteType};
+pub use routing::{PoolRecord, RoutingRecord, RoutingState};
 pub use selftest::{
     SelftestAnswer, SelftestBatch, SelftestBatchTest, SelftestCommand, SelftestCounters, SelftestGroup,
     SelftestJoined, SelftestNode, SelftestRequest, SelftestSession, SelftestState, SelftestStats,

@@ -30,6 +30,9 @@ pub struct PeerRecord {
     pub multi_rail: bool,
     /// State bits ([`peer_state`](crate::peer::peer_state)).
     pub state: u32,
+    /// Whether routes of this node go by it.
+    #[serde(default)]
+    pub is_gateway: bool,
     /// The name of its state by the Multi-Rail design (`docs/multi-rail.md`).
     pub fsm_state: String,
     /// NIDs that it tells and that are this node's own as well: both have the address, and the peer is not
@@ -50,6 +53,9 @@ pub struct PeerNiRecord {
     pub is_configured: bool,
     /// Whether the peer claims it, and nothing has proven that.
     pub is_claim: bool,
+    /// Whether it is alive, where that is tracked: of gateways, and by routers.
+    #[serde(default)]
+    pub is_alive: Option<bool>,
     /// The name of its state.
     pub fsm_state: String,
     /// Credits and references.

@@ -1,5 +1,7 @@
 //! Routes, as a node has them.
 
+use alloc::vec::Vec;
+
 use serde::{Deserialize, Serialize};
 
 use crate::route::RouteSpec;
@@ -22,6 +24,15 @@ words! {
         /// Another gateway comes behind the first one.
         MultiHop = "multi-hop",
     }
+}
+
+/// Some of the routes, in the order of their nets, and of the gateways to one net.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct RoutePage {
+    /// The routes.
+    pub routes: Vec<RouteRecord>,
+    /// Whether there are others behind them; the next page is asked for by the last of these.
+    pub has_more: bool,
 }
 
 /// A route.

@@ -76,6 +76,8 @@ fn state(daemon: &mut Daemon<'_>, task: Task) -> Result<NodeState> {
         Ok(NodeState {
             nets: client.nets()?,
             peers: client.peers()?,
+            routes: client.routes()?,
+            routing: client.routing()?,
             globals: client.globals()?,
             udsp: client.udsp()?,
             drop_rules: client.drop_rules()?,
@@ -181,10 +183,8 @@ fn refused(
     };
     let failure = |refusal: &Refusal| {
         let item = refusal.change.and_then(|position| items.get(position));
-        let differences = match refusal.change.and_then(|position| changes.get(position)) {
-            Some(Change::AddNi(spec)) => document::differences(spec, state),
-            _ => Vec::new(),
-        };
+        let change = refusal.change.and_then(|position| changes.get(position));
+        let differences = change.map(|change| document::differences(change, state)).unwrap_or_default();
         let mut message = match item {
             Some(item) => format!("{}: {}: {}", item.position, item.entity, refusal.message),
             None => refusal.message.clone(),

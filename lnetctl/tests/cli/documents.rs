@@ -196,8 +196,11 @@ fn half_a_document_that_is_wrong_leaves_no_trace() {
         .replace("credits: 128", "credits: x");
     check(&wrong, &["did you mean 'retry_count'", "did you mean 'rotor'", "line 9, column 24"]);
     check(
-        &format!("{DOCUMENT}route:\n    - net: tcp7\n      gateway: 10.77.0.12@tcp\n"),
-        &["errno: -95", "line 27, column 1: 'route': routes are not supported by this version"],
+        &format!("{DOCUMENT}ip2nets:\n    - net-spec: tcp7\n"),
+        &[
+            "errno: -95",
+            "line 27, column 1: 'ip2nets': choosing nets by address is not supported by this version",
+        ],
     );
     check("global:\n  discovery:\n", &["no value"]);
     check("foobar:\n", &["invalid key 'foobar'"]);
@@ -542,10 +545,6 @@ fn what_is_off_or_empty_is_taken() {
         &format!("{older}routing: {{enable: 1}}\nbuffers: {{tiny: 9}}\nip2nets:\n- net-spec: tcp\n"),
     );
     for (document, said) in [
-        ("routing: {enable: 1}\n", "'routing'"),
-        ("routing: {enable: x}\n", "'routing'"),
-        ("routing: {enable: 1}\nbuffers: {tiny: 1024}\n", "'buffers'"),
-        ("route: 1\n", "'route'"),
         ("ip2nets:\n- net-spec: tcp\n", "'ip2nets'"),
         ("net:\n- net type: tcp\n  interfaces: {0: eth0}\n  tcp bonding: 1\n", "'tcp bonding'"),
         ("global:\n  use_tcp_bonding: 1\n", "'use_tcp_bonding'"),
@@ -565,11 +564,8 @@ fn what_is_off_or_empty_is_taken() {
     node.bad_with("import", "peer:\n- primary nid:\n", 234, &["a peer without 'primary nid'"]);
     node.good("set max_intf 17");
     assert!(node.good("global show").contains("max_interfaces: 17\n"));
-    for words in ["route show", "routing show", "fault delay show"] {
-        assert_eq!(node.good(words), "", "{words}");
-    }
+    assert_eq!(node.good("fault delay show"), "");
     node.bad("fault delay del --all", 255, &["del:\n-     fault:\n            errno: -95"]);
-    node.bad("route add --net tcp1 --gateway 10.77.0.12@tcp", 255, &["'route'"]);
 }
 
 /// An item that says a thing twice, differently, is refused with both places.

@@ -4,6 +4,7 @@
 mod commands;
 mod documents;
 mod model;
+mod model_routes;
 mod peers;
 mod reference;
 mod run;

@@ -13,9 +13,11 @@ use lnet_model::peer::{PeerSpec, peer_state};
 use lnet_model::records::{
     CptRecord, ExplainRecord, ExplainedCandidate, ExplainedChoice, ExplainedKind, ExplainedPath,
     ExplainedStep, FramesRecord, Globals, LoadRecord, NetRecord, NiHealth, NiRecord, NiStatus, PeerCredits,
-    PeerHealth, PeerNiRecord, PeerPage, PeerRecord, RecoveryRecord, Statistics,
+    PeerHealth, PeerNiRecord, PeerPage, PeerRecord, RecoveryRecord, RoutePage, RouteRecord, RoutingRecord,
+    Statistics,
 };
 use lnet_model::request::{Change, ChangeSet, Effect, PingRecord, Staying};
+use lnet_model::route::RouteSpec;
 use lnet_model::steering::{SteeringPolicy, SteeringRecord};
 use lnet_model::text::NidText;
 use lnet_model::udsp::{Selection, UdspInfo, UdspRule};
@@ -37,6 +39,8 @@ pub(crate) struct Model {
     /// Nets, or nothing while it is not configured.
     pub(crate) nets: Option<Vec<NetRecord>>,
     pub(crate) peers: Vec<PeerRecord>,
+    pub(crate) routes: Vec<RouteRecord>,
+    pub(crate) routing: RoutingRecord,
     pub(crate) globals: Globals,
     pub(crate) statistics: Statistics,
     pub(crate) rules: Vec<DropRuleRecord>,
@@ -52,9 +56,9 @@ pub(crate) struct Model {
     pub(crate) interferences: u32,
 }
 
-type Result<T> = std::result::Result<T, Refusal>;
+pub(crate) type Result<T> = std::result::Result<T, Refusal>;
 
-fn refuse<T>(errno: Errno, message: impl Into<String>) -> Result<T> {
+pub(crate) fn refuse<T>(errno: Errno, message: impl Into<String>) -> Result<T> {
     Err(Refusal::new(errno, message))
 }
 
@@ -64,6 +68,8 @@ impl Model {
             shards,
             nets: None,
             peers: Vec::new(),
+            routes: Vec::new(),
+            routing: RoutingRecord::default(),
             globals: Globals::default(),
             statistics: Statistics::default(),
             rules: Vec::new(),
@@ -89,6 +95,8 @@ impl Model {
         NodeState {
             nets: self.nets.clone().unwrap_or_default(),
             peers: self.peers.clone(),
+            routes: self.routes.clone(),
+            routing: self.routing.clone(),
             globals: self.globals,
             udsp: self.udsp.clone(),
             drop_rules: self.rules.clone(),
@@ -175,9 +183,10 @@ impl Model {
             }
             Change::AddPeer(spec) => self.add_peer(spec)?,
             Change::DeletePeer { primary_nid, nids, .. } => self.delete_peer(*primary_nid, nids)?,
-            Change::AddRoute(_) | Change::DeleteRoute { .. } => {
-                return refuse(Errno::OPNOTSUPP, "routes are not supported by this version");
-            }
+            Change::AddRoute(spec) => self.add_route(spec)?,
+            Change::DeleteRoute { net, gateway } => self.delete_route(*net, *gateway)?,
+            Change::SetRouting { on } => return Ok(self.set_routing(*on)),
+            Change::SetPool { pool, buffer_count } => return Ok(self.set_pool(*pool, *buffer_count)),
             Change::SetPeerHealth { nid, value } => {
                 let nis = self.peers.iter_mut().flat_map(|peer| &mut peer.nis);
                 nis.filter(|ni| nid.is_none_or(|nid| nid == ni.nid))
@@ -234,7 +243,7 @@ impl Model {
         Ok(Effect::Changed)
     }
 
-    fn peer_mut(&mut self, nid: Nid) -> Result<&mut PeerRecord> {
+    pub(crate) fn peer_mut(&mut self, nid: Nid) -> Result<&mut PeerRecord> {
         let peer = self.peers.iter_mut().find(|peer| peer.nis.iter().any(|ni| ni.nid == nid));
         peer.ok_or_else(|| Refusal::new(Errno::NOENT, format!("no peer has the nid {nid}")))
     }
@@ -246,12 +255,14 @@ impl Model {
         let lock = if spec.lock_primary { peer_state::LOCK_PRIMARY } else { 0 };
         let state = peer_state::CONFIGURED | u32::from(spec.multi_rail) | lock;
         let nids: Vec<&str> = nids.iter().map(String::as_str).collect();
+        self.check_no_gateway(spec.primary_nid)?;
         self.peers.retain(|known| known.primary_nid != spec.primary_nid);
         self.peers.push(peer(&nids, state));
         Ok(())
     }
 
     fn delete_peer(&mut self, primary_nid: Nid, nids: &[Nid]) -> Result<()> {
+        self.check_no_gateway(primary_nid)?;
         let peer = self.peer_mut(primary_nid)?;
         if peer.primary_nid != primary_nid {
             return refuse(Errno::NODEV, format!("{primary_nid} is no primary nid"));
@@ -292,6 +303,9 @@ impl Model {
     fn add_ni(&mut self, spec: &NiSpec) -> Result<Vec<Staying>> {
         let shards = self.shards;
         let Some(nets) = &mut self.nets else { return refuse(Errno::SHUTDOWN, "the node is not configured") };
+        if self.routes.iter().any(|record| record.spec.net == spec.net) {
+            return refuse(Errno::USERS, format!("cannot add an NI: there are routes to {}", spec.net));
+        }
         let (interface, address, by_nid) = resolve(spec)?;
         let nid: Nid = format!("{address}@{}", spec.net).parse().unwrap();
         if let Some(cpt) = spec.cpts.iter().find(|cpt| **cpt >= shards) {
@@ -450,6 +464,7 @@ pub(crate) fn peer(nids: &[&str], state: u32) -> PeerRecord {
         nid: nid.parse().unwrap(),
         is_configured: state & peer_state::CONFIGURED != 0,
         is_claim: false,
+        is_alive: None,
         fsm_state: "CONNECTED".into(),
         credits: PeerCredits {
             max_ni_tx_credits: 8,
@@ -465,6 +480,7 @@ pub(crate) fn peer(nids: &[&str], state: u32) -> PeerRecord {
         primary_nid: nids[0].parse().unwrap(),
         multi_rail: state & peer_state::MULTI_RAIL != 0,
         state,
+        is_gateway: false,
         fsm_state: "ACTIVE".into(),
         shared_nids: Vec::new(),
         nis: nids.iter().map(ni).collect(),
@@ -505,6 +521,14 @@ impl Handler for Served {
             let next = peers.last().filter(|_| has_more).map(|last| NidText(last.primary_nid));
             PeerPage { peers, next }
         })
+    }
+
+    async fn route_page(&self, after: Option<RouteSpec>) -> Result<RoutePage> {
+        self.told(|model| model.route_page(after))
+    }
+
+    async fn routing(&self) -> Result<RoutingRecord> {
+        self.told(|model| model.routing.clone())
     }
 
     async fn globals(&self) -> Result<Globals> {

@@ -22,7 +22,7 @@ fn same_keys(node: &Node, command: &str, capture: &str) {
 }
 
 /// The output must be the captured one to the letter, but for counters and times.
-fn same_text(node: &Node, command: &str, capture: &str, differing: &[&str]) {
+pub(crate) fn same_text(node: &Node, command: &str, capture: &str, differing: &[&str]) {
     let differs = |path: &str| differing.iter().any(|key| path.rsplit('/').next() == Some(key));
     let plain = |document: &str| {
         let mut entries = paths(document);
@@ -115,27 +115,21 @@ fn documents_that_it_refuses() {
     assert_eq!(node.good("export"), before);
 }
 
-/// The document of its import test, of which routes are not there yet.
+/// The document of its import test. The peer that is a gateway is made by the route, there as well.
 #[test]
-fn a_document_with_more_than_there_is() {
+fn a_document_with_something_of_all() {
     let node = Node::start(Model::configured(1));
-    let document = data("import.yaml");
-    node.bad_with("import", &document, 234, &["'route': routes are not supported by this version"]);
-    assert_eq!(node.good("net show").lines().count(), 5);
-    // Without them it is carried out.
-    let mut block = "";
-    let lines = document.lines().filter(|line| {
-        if !line.starts_with(' ') {
-            block = line;
-        }
-        block != "route:"
-    });
-    let rest: Vec<_> = lines.collect();
-    node.good_with("import", &(rest.join("\n") + "\n"));
+    node.good_with("import", &data("import.yaml"));
     let shown = node.good("net show -v --net tcp");
     assert_eq!(shown.matches("credits: 128").count(), 2, "{shown}");
     assert!(node.good("global show").contains("transaction_timeout: 60\n      health_sensitivity: 100"));
     assert!(node.good("global show").contains("lnd_timeout: 14\n"));
+    let backup = node.good("export --backup");
+    let of = |document: &str| {
+        let of_these = |path: &str| ["route", "peer", "udsp"].contains(&path.split('/').next().unwrap());
+        paths(document).into_iter().filter(|(path, _)| of_these(path)).collect::<Vec<_>>()
+    };
+    assert_eq!(of(&backup), of(&data("import_backup.yaml")), "{backup}");
 }
 
 #[test]

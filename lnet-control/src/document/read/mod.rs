@@ -8,17 +8,18 @@ mod net;
 mod older;
 mod peer;
 mod ping;
+mod route;
 mod show;
 mod steering;
 mod udsp;
 mod values;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt::Display;
 
 use lnet_model::Errno;
 use lnet_model::pattern::{integer, shown};
 use lnet_model::request::{Change, PingPurpose};
-use lnet_wire::Global;
+use lnet_wire::{Global, Nid};
 use values::suggestion;
 
 use super::tree::{self, MapEntry, Marked, Position, Value};
@@ -28,8 +29,11 @@ use super::{Document, DocumentError, Instruction, Item, Mode};
 const ERRORS_MAX: usize = 100;
 
 /// Blocks that are read.
-const BLOCKS: [&str; 12] = [
+const BLOCKS: [&str; 15] = [
     "net",
+    "route",
+    "routing",
+    "buffers",
     "peer",
     "peers",
     "global",
@@ -43,13 +47,8 @@ const BLOCKS: [&str; 12] = [
     "discover",
 ];
 
-/// Blocks that LNet's tools read and this node cannot carry out, and what they are about.
-const UNSUPPORTED: [(&str, &str); 4] = [
-    ("route", "routes are"),
-    ("routing", "routing between nets is"),
-    ("buffers", "routing between nets is"),
-    ("ip2nets", "choosing nets by address is"),
-];
+/// Block that LNet's tools read and this node cannot carry out.
+const IP2NETS: &str = "ip2nets";
 
 /// Key of older exports, with 0 where interfaces are not bonded.
 const BONDING: &str = "tcp bonding";
@@ -83,7 +82,8 @@ pub fn parse(text: &str, mode: Mode) -> Result<Document, Vec<DocumentError>> {
         errors: Vec::new(),
         seq_no: None,
         said: HashMap::new(),
-        routing: None,
+        gateways: HashSet::new(),
+        route_count: 0,
     };
     reader.document(&root);
     let Reader { items, mut errors, .. } = reader;
@@ -103,8 +103,10 @@ struct Reader {
     seq_no: Option<u64>,
     /// Values of what has one value alone, by its name, and where the document says them.
     said: HashMap<String, (String, Position)>,
-    /// Whether the document turns routing on, or off.
-    routing: Option<bool>,
+    /// Gateways of the document's routes.
+    gateways: HashSet<Nid>,
+    /// Routes that were read.
+    route_count: usize,
 }
 
 impl Reader {
@@ -114,10 +116,7 @@ impl Reader {
                 format!("{} as a document: a map with keys such as net: is expected", root.describe());
             return self.error(root.position, message);
         };
-        if self.mode == Mode::Add {
-            let routing = blocks.iter().find(|block| block.key == "routing");
-            self.routing = routing.and_then(|block| self.routing_of(&block.value));
-        }
+        self.find_gateways(blocks);
         for block in blocks {
             self.seq_no = None;
             self.block(block);
@@ -127,7 +126,7 @@ impl Reader {
     fn block(&mut self, block: &MapEntry) {
         let MapEntry { position, key, value } = block;
         let executes = matches!(key.as_str(), "ping" | "discover");
-        let is_known = BLOCKS.contains(&key.as_str()) || UNSUPPORTED.iter().any(|(name, _)| name == key);
+        let is_known = BLOCKS.contains(&key.as_str()) || key == IP2NETS;
         if is_known && executes != (self.mode == Mode::Execute) {
             return;
         }
@@ -136,6 +135,9 @@ impl Reader {
         }
         match key.as_str() {
             "net" => self.each(value, "net", Self::net),
+            "route" => self.each(value, "route", Self::route),
+            "routing" => self.routing_block(value),
+            "buffers" => self.buffers_block(value),
             "peer" => self.each(value, "peer", Self::peer),
             "peers" => self.each(value, "peers", Self::older_peer),
             "selection" => self.each(value, "selection", Self::selection),
@@ -148,68 +150,19 @@ impl Reader {
             "steering" => self.each(value, "steering", Self::steering),
             "ping" => self.ping_block(value, PingPurpose::Ping),
             "discover" => self.ping_block(value, PingPurpose::Discover),
-            other if UNSUPPORTED.iter().any(|(name, _)| *name == other) && self.is_off(other, value) => {}
-            "buffers" if self.routing.is_none() => self.buffers_block(value),
-            other => match UNSUPPORTED.iter().find(|(name, _)| *name == other) {
-                Some((name, what)) => {
-                    self.unsupported(*position, format!("'{name}': {what} not supported by this version"))
-                }
-                None => {
-                    let known = BLOCKS.into_iter().chain(UNSUPPORTED.map(|(name, _)| name));
-                    self.error(
-                        *position,
-                        format!("invalid key '{}'{}", shown(other), suggestion(other, known)),
-                    );
-                }
-            },
-        }
-    }
-
-    /// Whether a block of what this node cannot do asks for nothing: it is empty, routing is off in it, or
-    /// the mode passes over it.
-    fn is_off(&self, block: &str, value: &Marked) -> bool {
-        let is_passed_over = match self.mode {
-            Mode::Add | Mode::Execute => false,
-            Mode::Delete => block != "route",
-            Mode::Show => true,
-        };
-        let routing_is_off = self.routing == Some(false);
-        is_empty(value)
-            || is_passed_over
-            || match block {
-                "routing" | "buffers" => routing_is_off,
-                _ => false,
+            // To be deleted or shown, it names nothing.
+            IP2NETS if is_empty(value) || self.mode != Mode::Add => {}
+            IP2NETS => {
+                let message =
+                    format!("'{IP2NETS}': choosing nets by address is not supported by this version");
+                self.unsupported(*position, message);
             }
-    }
-
-    /// Reads the sizes of the pools of routers, which are forgotten where nothing says that this node is one:
-    /// LNet's tools take them while routing is off.
-    fn buffers_block(&mut self, block: &Marked) {
-        const POOLS: [&str; 3] = ["tiny", "small", "large"];
-        let Some(entries) = self.map(block, "buffers") else { return };
-        self.known_keys(entries, "buffers", &POOLS);
-        for key in POOLS {
-            if let Some(size) = values::get(entries, key).filter(|size| !size.is_null()) {
-                self.integer(size, key, 0..=i32::MAX.into());
+            other => {
+                let known = BLOCKS.into_iter().chain([IP2NETS]);
+                let message = format!("invalid key '{}'{}", shown(other), suggestion(other, known));
+                self.error(*position, message);
             }
         }
-    }
-
-    /// Reads whether a block, a map or a list of maps, turns routing on; nothing where it does not say.
-    fn routing_of(&mut self, block: &Marked) -> Option<bool> {
-        let maps = match &block.value {
-            Value::Sequence(items) => items.as_slice(),
-            _ => std::slice::from_ref(block),
-        };
-        let mut first = None;
-        for item in maps {
-            let Value::Map(entries) = &item.value else { continue };
-            let Some(value) = values::get(entries, "enable") else { continue };
-            let is_on = !is_off(value);
-            self.is_new(value.position, "routing", if is_on { "on" } else { "off" });
-            first = first.or(Some(is_on));
-        }
-        first
     }
 
     /// Whether something that has one value alone is said for the first time. Another value than before is
@@ -345,11 +298,4 @@ fn is_empty(value: &Marked) -> bool {
         Value::Sequence(items) => items.iter().all(is_empty),
         Value::Map(entries) => entries.is_empty(),
     }
-}
-
-/// Whether a switch is off, or about to be (2).
-fn is_off(value: &Marked) -> bool {
-    let Value::Scalar { text, .. } = &value.value else { return false };
-    matches!(integer(text), Some(0 | 2))
-        || ["false", "no", "off"].iter().any(|word| text.eq_ignore_ascii_case(word))
 }

@@ -41,11 +41,10 @@ impl Reader {
                 }
             }
         }
-        // A peer that no user has made is found again by traffic: the document only tells of it.
-        let only_tells = state.is_some() && !has(peer_state::CONFIGURED);
-        let Some(primary_nid) = primary_nid.filter(|_| self.errors.len() == before && !only_tells) else {
+        let Some(primary_nid) = primary_nid.filter(|_| self.errors.len() == before) else { return };
+        if self.only_tells(primary_nid, &nids, state) {
             return;
-        };
+        }
         // Several items may be about one peer.
         let is_locked = locks || has(peer_state::LOCK_PRIMARY);
         for (key, value) in [("Multi-Rail", multi_rail), ("lock_prim", is_locked)] {

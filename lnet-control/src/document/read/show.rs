@@ -23,6 +23,17 @@ impl Reader {
                     nid.and_then(|value| reader.pattern(value, "nid", "a nid", pattern::nid));
                 Shown::Peers { nid, detail: reader.detail(entries) }
             }),
+            "route" => self.each_shown(*position, value, "route", |reader, entries| Shown::Routes {
+                filter: reader.route_filter(entries),
+                detail: reader.detail(entries),
+            }),
+            "routing" | "buffers" => {
+                // Both are shown together.
+                let routing = Instruction::Show(Shown::Routing);
+                if !self.items.iter().any(|item| item.action == routing) {
+                    self.push(*position, "routing", routing);
+                }
+            }
             "peers" => self.show(*position, "peers", Shown::OlderPeers),
             "global" => self.shown_globals(*position, value),
             "numa" => self.show(*position, "numa", Shown::NumaRange),

@@ -7,6 +7,7 @@ mod choice;
 mod net;
 mod peer;
 mod request;
+mod route;
 mod service;
 mod udsp;
 use std::fmt::Display;
@@ -15,7 +16,9 @@ use lnet_model::Errno;
 use lnet_model::capture::CaptureRecord;
 use lnet_model::fault::DropRuleRecord;
 use lnet_model::pattern::cpts_text;
-use lnet_model::records::{Globals, NetRecord, NiTraffic, PeerRecord, Statistics};
+use lnet_model::records::{
+    Globals, NetRecord, NiTraffic, PeerRecord, RouteRecord, RoutingRecord, Statistics,
+};
 use lnet_model::request::{PingPurpose, PingReply};
 use lnet_model::steering::{PortalPolicy, SteeringPolicy, SteeringRecord};
 use lnet_model::udsp::UdspRule;
@@ -30,6 +33,7 @@ pub use net::nets;
 use peer::exported;
 pub use peer::{peer_list, peers};
 pub use request::join;
+pub use route::{RouteFilter, routes, routing};
 pub use service::{frames, loads};
 pub use udsp::{selections, udsp};
 
@@ -68,6 +72,10 @@ pub struct NodeState {
     pub nets: Vec<NetRecord>,
     /// Its peers.
     pub peers: Vec<PeerRecord>,
+    /// Its routes, by net and gateway.
+    pub routes: Vec<RouteRecord>,
+    /// Its routing between nets.
+    pub routing: RoutingRecord,
     /// Its global tunables.
     pub globals: Globals,
     /// Its selection policies, by index.
@@ -87,7 +95,9 @@ pub fn export(state: &NodeState, backup: bool) -> Map {
     };
     let (net, peer) = (level(2), level(3));
     let mut document = nets(&state.nets, net);
+    document.extend(routes(&state.routes, net));
     document.extend(peers(&exported(&state.peers), peer));
+    document.extend(routing(&state.routing, net));
     document.extend(one("global", globals(&state.globals)));
     document.extend(udsp(&state.udsp, None));
     document.extend(steering(&state.steering));

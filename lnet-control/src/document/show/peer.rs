@@ -6,13 +6,12 @@ use serde_json::json;
 
 use super::{Detail, Map, block, fields, put, put_details, statistics_of, text, udsp_info};
 
-/// The block `peer`; nothing where there are no peers. A backup has those alone that a user made: others are
-/// found again by traffic. The node itself, known by its loopback NID, is not shown.
+/// The block `peer`; nothing where there are no peers. A backup has those that a user made and, as LNet's,
+/// gateways: others are found again by traffic. The node itself, known by its loopback NID, is not shown.
 #[must_use]
 pub fn peers(peers: &[PeerRecord], detail: Detail) -> Map {
     let is_shown = |peer: &&PeerRecord| {
-        let configured = peer.state & peer_state::CONFIGURED != 0;
-        !peer.primary_nid.is_loopback() && (!detail.is_backup() || configured)
+        !peer.primary_nid.is_loopback() && (!detail.is_backup() || is_configured(peer) || peer.is_gateway)
     };
     let item = |peer: &PeerRecord| {
         let mut map = Map::new();
@@ -20,6 +19,9 @@ pub fn peers(peers: &[PeerRecord], detail: Detail) -> Map {
         put(&mut map, "Multi-Rail", peer.multi_rail);
         if detail.shows(3) {
             put(&mut map, "peer state", peer.state);
+        } else if detail.is_backup() && peer.is_gateway && is_configured(peer) {
+            // Gateways are made by their routes, unless a document says otherwise.
+            put(&mut map, "peer state", peer_state::CONFIGURED);
         }
         if detail.is_backup() && peer.state & peer_state::LOCK_PRIMARY != 0 {
             put(&mut map, "lock_prim", true);
@@ -41,8 +43,7 @@ pub fn peers(peers: &[PeerRecord], detail: Detail) -> Map {
 /// has made one, or added to it, also what was found.
 pub(super) fn exported(peers: &[PeerRecord]) -> Vec<PeerRecord> {
     let exported = |peer: &PeerRecord| {
-        let is_configured = peer.state & peer_state::CONFIGURED != 0;
-        let is_told = |ni: &&PeerNiRecord| !ni.is_claim && (ni.is_configured || !is_configured);
+        let is_told = |ni: &&PeerNiRecord| !ni.is_claim && (ni.is_configured || !is_configured(peer));
         let nis: Vec<_> = peer.nis.iter().filter(is_told).cloned().collect();
         // A peer may be shown by a primary NID that is a claim.
         let has_primary = nis.iter().any(|ni| ni.nid == peer.primary_nid);
@@ -53,6 +54,10 @@ pub(super) fn exported(peers: &[PeerRecord]) -> Vec<PeerRecord> {
     peers.iter().map(exported).collect()
 }
 
+const fn is_configured(peer: &PeerRecord) -> bool {
+    peer.state & peer_state::CONFIGURED != 0
+}
+
 fn peer_ni(ni: &PeerNiRecord, detail: Detail) -> Map {
     let mut map = Map::new();
     put(&mut map, "nid", text(ni.nid));
@@ -60,8 +65,8 @@ fn peer_ni(ni: &PeerNiRecord, detail: Detail) -> Map {
         put(&mut map, "udsp info", udsp_info(&ni.udsp));
     }
     if detail.shows(0) {
-        // Whether it is alive is not tracked.
-        put(&mut map, "state", "NA");
+        let state = ni.is_alive.map_or("NA", |is_alive| if is_alive { "up" } else { "down" });
+        put(&mut map, "state", state);
     }
     if detail.shows(1) {
         map.extend(fields(&ni.credits));

@@ -5,7 +5,10 @@ use lnet_model::{Errno, Refusal};
 use lnet_wire::Global;
 use serde_json::{Value, json};
 
-use super::{Detail, Map, NodeState, drop_rules, global_show, nets, one, peers, selections, steering, udsp};
+use super::{
+    Detail, Map, NodeState, drop_rules, global_show, nets, one, peers, routes, routing, selections, steering,
+    udsp,
+};
 use crate::document::Shown;
 
 impl Shown {
@@ -27,6 +30,11 @@ impl Shown {
                 let missing = || Refusal::new(Errno::NOENT, format!("no peer has the nid {nid}"));
                 peers(std::slice::from_ref(found.ok_or_else(missing)?), Detail::Level(*detail))
             }
+            Self::Routes { filter, detail } => {
+                let shown: Vec<_> = filter.of(&state.routes).cloned().collect();
+                routes(&shown, Detail::Level(*detail))
+            }
+            Self::Routing => routing(&state.routing, Detail::Level(0)),
             Self::OlderPeers => super::peer::older_peers(&state.peers),
             Self::Globals(globals) if globals.is_empty() => global_show(&state.globals),
             Self::Globals(globals) => {

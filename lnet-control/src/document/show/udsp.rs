@@ -58,10 +58,15 @@ pub(super) fn udsp_info(info: &UdspInfo) -> Map {
     let mut map = Map::new();
     put(&mut map, "net priority", priority(info.net_priority));
     put(&mut map, "nid priority", priority(info.nid_priority));
-    if !info.preferred_sources.is_empty() {
-        let shown = info.preferred_sources.iter().take(PREFERRED_MAX).enumerate();
+    for (key, nids) in [
+        ("Preferred gateway NIDs", &info.preferred_gateways),
+        ("Preferred source NIDs", &info.preferred_sources),
+    ] {
+        let shown = nids.iter().take(PREFERRED_MAX).enumerate();
         let nids: Map = shown.map(|(at, nid)| (format!("NID-{at}"), text(nid))).collect();
-        put(&mut map, "Preferred source NIDs", nids);
+        if !nids.is_empty() {
+            put(&mut map, key, nids);
+        }
     }
     map
 }
@@ -71,19 +76,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn preferred_sources_are_numbered_from_0() {
+    fn preferred_nids_are_numbered_from_0() {
         let nid = |text: &str| text.parse().unwrap();
         let info = UdspInfo {
             net_priority: 3,
             nid_priority: UdspInfo::NONE,
+            preferred_gateways: vec![nid("10.0.0.3@tcp")],
             preferred_sources: vec![nid("10.0.0.1@tcp"), nid("10.0.0.2@tcp")],
         };
         let expected = concat!(
-            r#"{"net priority":3,"nid priority":-1,"#,
+            r#"{"net priority":3,"nid priority":-1,"Preferred gateway NIDs":{"NID-0":"10.0.0.3@tcp"},"#,
             r#""Preferred source NIDs":{"NID-0":"10.0.0.1@tcp","NID-1":"10.0.0.2@tcp"}}"#
         );
         assert_eq!(serde_json::to_string(&udsp_info(&info)).unwrap(), expected);
-        let none = UdspInfo { preferred_sources: Vec::new(), ..info };
+        let none = UdspInfo { net_priority: 3, ..UdspInfo::default() };
         assert!(!serde_json::to_string(&udsp_info(&none)).unwrap().contains("Preferred"));
     }
 }

@@ -43,10 +43,11 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("lnd", &[]),
             ("ni", &["lnd"]),
             ("peer", &[]),
+            ("pool", &[]),
             ("route", &[]),
             ("capture", &[]),
-            ("request", &["errno", "fault", "lnd", "ni", "peer", "route", "steering", "udsp"]),
-            ("records", &["errno", "lnd", "ni", "route", "text", "udsp"]),
+            ("request", &["errno", "fault", "lnd", "ni", "peer", "pool", "route", "steering", "udsp"]),
+            ("records", &["errno", "lnd", "ni", "pool", "route", "text", "udsp"]),
         ],
     },
     Crate {
