@@ -6,19 +6,20 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser};
+use lnet_model::Errno;
 use lnet_model::pattern::escaped;
 
 use super::{Command, Result};
-use crate::daemon::Daemon;
 use crate::failure::Task;
 
 /// Commands of LNet's tool that this one knows and cannot carry out, and what they are about.
-const UNSUPPORTED: [(&str, &str); 5] = [
-    ("route", "routes are"),
-    ("routing", "routing between nets is"),
-    ("service-id", "RDMA is"),
-    ("setup-mrrouting", "setting the system's routes is"),
-    ("setup-sysctl", "setting the system's variables is"),
+const UNSUPPORTED: [(&str, &str); 3] = [
+    ("service-id", "RDMA is not supported by this version"),
+    (
+        "setup-mrrouting",
+        "NIs are bound to their interfaces and need no rules of routing: setting these is not supported by this version",
+    ),
+    ("setup-sysctl", "setting the system's variables is not supported by this version"),
 ];
 
 /// What heads the options that each command takes, behind its own.
@@ -67,15 +68,6 @@ impl Verbose {
     }
 }
 
-/// Shows routes, of which there are none, and refuses all else about routing.
-pub(super) fn routing(daemon: &mut Daemon<'_>, command: &'static str, words: &[String]) -> Result<()> {
-    if let Some("show") = words.first().map(String::as_str) {
-        return daemon.client(Task::new("show", command)).map(drop);
-    }
-    let what = UNSUPPORTED.iter().find(|(name, _)| *name == command).map_or("it is", |(_, what)| what);
-    Err(Task::new("parser", command).unsupported(&format!("'{command}': {what}")).failed())
-}
-
 /// The refusal of a word that is no command, in a line of words.
 pub(crate) fn unknown_command(line: &str, word: &str) -> String {
     // Options may stand before the command.
@@ -84,7 +76,7 @@ pub(crate) fn unknown_command(line: &str, word: &str) -> String {
     match UNSUPPORTED.iter().find(|(path, _)| is_it(path)) {
         Some((path, what)) => {
             let entity = path.split(' ').next().unwrap_or(path);
-            Task::new("parser", entity).unsupported(&format!("'{path}': {what}")).document()
+            Task::new("parser", entity).error(Errno::OPNOTSUPP, format!("'{path}': {what}")).document()
         }
         None => {
             let word = escaped(word);

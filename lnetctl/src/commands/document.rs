@@ -14,7 +14,7 @@ use lnet_model::request::{Change, ChangeSet};
 use lnet_model::{Errno, Refusal};
 use serde_json::json;
 
-use super::{Result, ping};
+use super::{Result, ping, route};
 use crate::daemon::Daemon;
 use crate::failure::{CommandError, Task};
 use crate::output::{eprint_text, json_line, print_lasting, print_text};
@@ -185,9 +185,10 @@ fn refused(
         let item = refusal.change.and_then(|position| items.get(position));
         let change = refusal.change.and_then(|position| changes.get(position));
         let differences = change.map(|change| document::differences(change, state)).unwrap_or_default();
+        let said = change.map_or_else(|| refusal.message.clone(), |change| route::explained(change, refusal));
         let mut message = match item {
-            Some(item) => format!("{}: {}: {}", item.position, item.entity, refusal.message),
-            None => refusal.message.clone(),
+            Some(item) => format!("{}: {}: {said}", item.position, item.entity),
+            None => said,
         };
         if !differences.is_empty() {
             message += &format!(": {}", differences.join(", "));

@@ -11,6 +11,7 @@ mod net;
 mod peer;
 mod ping;
 mod plot;
+mod route;
 mod selection;
 mod simple;
 mod steering;
@@ -34,6 +35,12 @@ pub(crate) enum Command {
     /// Nets and local NIs
     #[command(subcommand, arg_required_else_help = true)]
     Net(net::NetCommand),
+    /// Routes to nets that other nodes are on
+    #[command(subcommand, arg_required_else_help = true)]
+    Route(route::RouteCommand),
+    /// Routing: messages that the node forwards between nets
+    #[command(subcommand, arg_required_else_help = true)]
+    Routing(route::RoutingCommand),
     /// Peers
     #[command(subcommand, arg_required_else_help = true)]
     Peer(peer::PeerCommand),
@@ -103,18 +110,6 @@ pub(crate) enum Command {
                       node.yaml"
     )]
     Import(document::ImportArgs),
-    /// Routes, of which there are none
-    #[command(hide = true)]
-    Route {
-        #[arg(allow_hyphen_values = true, trailing_var_arg = true)]
-        words: Vec<String>,
-    },
-    /// Routing between nets, which there is not
-    #[command(hide = true)]
-    Routing {
-        #[arg(allow_hyphen_values = true, trailing_var_arg = true)]
-        words: Vec<String>,
-    },
     /// Print completions for a shell
     #[command(hide = true)]
     Completions {
@@ -134,6 +129,8 @@ pub(crate) fn run(daemon: &mut Daemon<'_>, command: Command) -> Result<()> {
     match command {
         Command::Lnet(command) => simple::lnet(daemon, command),
         Command::Net(command) => net::run(daemon, command),
+        Command::Route(command) => route::run(daemon, command),
+        Command::Routing(command) => route::routing(daemon, &command),
         Command::Peer(command) => peer::run(daemon, command),
         Command::Ping(args) => ping::ping(daemon, &args),
         Command::Discover(args) => ping::discover(daemon, &args),
@@ -152,8 +149,6 @@ pub(crate) fn run(daemon: &mut Daemon<'_>, command: Command) -> Result<()> {
         Command::Load(command) => load::run(daemon, command),
         Command::Export(args) => document::export(daemon, &args),
         Command::Import(args) => document::import(daemon, &args),
-        Command::Route { words } => cli::routing(daemon, "route", &words),
-        Command::Routing { words } => cli::routing(daemon, "routing", &words),
         Command::Completions { shell } => generate::completions(shell),
         Command::Man { directory } => generate::man(&directory),
     }

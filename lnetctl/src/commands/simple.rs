@@ -7,6 +7,7 @@ use lnet_control::client::Client;
 use lnet_control::document;
 use lnet_model::capture::CaptureSpec;
 use lnet_model::pattern::quoted;
+use lnet_model::pool::PoolKind;
 use lnet_model::request::Change;
 use lnet_model::{Errno, pattern};
 use lnet_wire::Global;
@@ -54,7 +55,7 @@ pub(crate) enum GlobalCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct SetArgs {
-    /// Name of the tunable, as `global show` prints it
+    /// Name of the tunable: one of `global show`, `routing`, or the size of a pool, such as `tiny_buffers`
     #[arg(value_parser = settable(), hide_possible_values = true)]
     pub(crate) name: String,
     /// Its value
@@ -141,39 +142,47 @@ pub(super) fn capture(daemon: &mut Daemon<'_>, command: CaptureCommand) -> Resul
     }
 }
 
-/// The tunables of routing between nets.
-const ROUTING: [&str; 4] = ["routing", "tiny_buffers", "small_buffers", "large_buffers"];
+/// Name of the setting by which the node forwards messages between nets.
+const ROUTING: &str = "routing";
 
-/// Takes what is so already: nothing is routed. Sizes of pools are forgotten, as LNet does it while routing
-/// is off.
+/// The pool that a setting is the size of.
+fn pool_of(name: &str) -> Option<PoolKind> {
+    PoolKind::ALL.into_iter().find(|pool| pool.setting() == name)
+}
+
+/// Sets what belongs to routing, and is none of the global tunables.
 fn set_routing(daemon: &mut Daemon<'_>, name: &'static str, text: Option<&str>) -> Result<()> {
     let (task, parser) = (Task::new("add", name), Task::new("parser", "set"));
     let Some(text) = text else { return Err(task.invalid(format!("no value for {name}"))) };
     let Some(value) = pattern::integer(text) else {
         return Err(parser.error(Errno::PERM, format!("cannot parse {name} value {text:?}")).failed());
     };
-    let is_routing = name == "routing";
-    match value {
-        1 if is_routing => Err(parser.unsupported("routing between nets is").failed()),
-        0.. if !is_routing || value == 0 => daemon.client(task).map(drop),
-        _ => {
-            let expected = if is_routing { "0 or 1" } else { "a number from 0" };
-            Err(task.invalid(format!("{name} {value}: {expected} is expected")))
+    let (change, expected) = match (pool_of(name), value) {
+        (None, 0 | 1) => (Some(Change::SetRouting { on: value == 1 }), ""),
+        (None, _) => (None, "0 or 1"),
+        (Some(pool), _) => {
+            let count = u32::try_from(value).ok().filter(|count| i32::try_from(*count).is_ok());
+            (count.map(|buffer_count| Change::SetPool { pool, buffer_count }), "a number from 0")
         }
+    };
+    match change {
+        Some(change) => daemon.apply(task, vec![change]),
+        None => Err(task.invalid(format!("{name} {value}: {expected} is expected"))),
     }
 }
 
 /// The tunables that completions offer.
 fn settable() -> Offered {
-    let names: Vec<_> =
-        Global::ALL.into_iter().filter(|global| global.is_settable()).map(Global::name).collect();
-    Offered::of(&names)
+    let globals = Global::ALL.into_iter().filter(|global| global.is_settable()).map(Global::name);
+    let of_routing = [ROUTING].into_iter().chain(PoolKind::ALL.map(PoolKind::setting));
+    Offered::of(&globals.chain(of_routing).collect::<Vec<_>>())
 }
 
 pub(super) fn set(daemon: &mut Daemon<'_>, args: &SetArgs) -> Result<()> {
     let name = args.name.replace('-', "_");
     let parser = Task::new("parser", "set");
-    if let Some(name) = ROUTING.into_iter().find(|known| *known == name) {
+    let of_routing = pool_of(&name).map(PoolKind::setting).or((name == ROUTING).then_some(ROUTING));
+    if let Some(name) = of_routing {
         return set_routing(daemon, name, args.value.as_deref());
     }
     match name.as_str() {

@@ -107,7 +107,8 @@ mod tests {
         check("--version", "--version");
         assert!(completed("e").unwrap_err().contains("may be explain, export, exit"));
         assert!(completed("frob").unwrap_err().contains("not a valid command"));
-        assert!(completed("rout").is_err());
-        assert!(completed("routing").unwrap_err().contains("not supported by this version"));
+        check("route", "route");
+        assert!(completed("rout").unwrap_err().contains("may be route, routing"));
+        assert!(completed("setup-mrrouting").unwrap_err().contains("not supported by this version"));
     }
 }

@@ -230,14 +230,6 @@ fn globals_are_set_within_their_ranges() {
         255,
         &["parser:\n-     set:\n            errno: -1\n", "cannot parse discovery value"],
     );
-    node.bad("set routing 1", 255, &["not supported by this version"]);
-    // Settings that are so already are taken, and sizes of pools that nothing uses.
-    for words in ["routing 0", "tiny_buffers 0", "small_buffers 700", "large_buffers 1024"] {
-        node.good(&format!("set {words}"));
-    }
-    node.bad("set routing 2", 234, &["errno: -22", "0 or 1 is expected"]);
-    node.bad("set tiny_buffers -1", 234, &["errno: -22", "a number from 0 is expected"]);
-    node.bad("set small_buffers many", 255, &["cannot parse small_buffers value"]);
     for wrong in [
         "retry_count 200",
         "retry_count -1",

@@ -7,5 +7,6 @@ mod model;
 mod model_routes;
 mod peers;
 mod reference;
+mod routes;
 mod run;
 mod session;

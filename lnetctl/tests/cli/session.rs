@@ -30,14 +30,7 @@ fn words_that_mean_nothing_are_told_so() {
     }
     let ran = node.run_with("", "x\u{1b}[31mred\n");
     assert!(ran.stderr.contains("'x\\u{1b}[31mred' is not a valid command"), "{ran:?}");
-    for words in [
-        "route list",
-        "--json route add",
-        "routing on",
-        "service-id",
-        "fault delay add",
-        "set use_tcp_bonding 1",
-    ] {
+    for words in ["service-id", "setup-mrrouting", "fault delay add", "set use_tcp_bonding 1"] {
         node.bad(words, 255, &["errno: -95", "not supported by this version"]);
     }
     // What is so in any case.
@@ -166,7 +159,7 @@ fn completions_and_man_pages_are_made() {
         let script = node.good(&format!("completions {shell}"));
         assert!(["steering", "native", "rotor"].iter().all(|word| script.contains(word)), "{shell}");
         // The generator for fish offers no values of operands, nor of options that may be repeated.
-        let words = ["transaction_timeout", "local_error"];
+        let words = ["transaction_timeout", "large_buffers", "local_error"];
         assert!(shell == "fish" || words.iter().all(|word| script.contains(word)), "{shell}");
         assert!(!script.contains("lnd_timeout"), "{shell}: what cannot be set");
     }
@@ -174,6 +167,8 @@ fn completions_and_man_pages_are_made() {
     let page = fs::read_to_string(node.directory.join("lnetctl-net-add.8")).unwrap();
     assert!(page.contains("peer\\-credits") && page.contains("Examples"), "{page}");
     assert!(page.lines().any(|line| line.starts_with(".TH lnetctl-net-add 8")), "{page}");
+    let page = fs::read_to_string(node.directory.join("lnetctl-route-add.8")).unwrap();
+    assert!(page.contains("gateway") && page.contains("route add \\-\\-net tcp1"), "{page}");
 }
 
 #[test]
