@@ -22,6 +22,8 @@ struct Queues {
     counted: Option<(u32, u32)>,
     /// Why some queues have no sockets.
     unserved: Option<String>,
+    /// Whether queues got sockets since the last look: frames may have come by them before.
+    has_grown: bool,
     /// Counts of the last look at frames, and how many there were.
     seen: Option<Seen>,
     looks: u32,
@@ -141,6 +143,7 @@ impl LinkState {
             served,
             counted,
             unserved: None,
+            has_grown: false,
             seen: None,
             looks: 0,
             deaf_looks: 0,
@@ -208,9 +211,13 @@ impl LinkState {
         self.known().counted.replace(counted)
     }
 
-    /// All queues that there are have sockets: so many.
+    /// All queues that there are have sockets: so many. What came by new queues before that was lost with
+    /// them, and is sent again by the peers.
     pub(super) fn serve(&self, served: u32) {
         let mut known = self.known();
+        if served > known.served {
+            (known.has_grown, known.lost) = (true, None);
+        }
         (known.served, known.unserved) = (served, None);
     }
 
@@ -240,6 +247,7 @@ impl LinkState {
                  or the driver is; mode generic or socket tells which"
             );
         }
+        let has_grown = std::mem::take(&mut known.has_grown);
         let Some(former) = known.seen.replace(seen.clone()) else { return };
         if !known.has_received {
             known.note_evidence(Deafness::judge(&former, &seen));
@@ -257,7 +265,10 @@ impl LinkState {
             _ => 0,
         };
         let is_evident = known.evidence >= EVIDENCE_LOOKS && !known.has_received;
-        let text = if no_socket != 0 {
+        if no_socket != 0 && has_grown {
+            tracing::info!(interface, "{no_socket} frames arrived by new queues before these had sockets");
+        }
+        let text = if no_socket != 0 && !has_grown {
             format!(
                 "{no_socket} frames arrived by queues without a socket and were lost: the interface has other \
                  queues than `ethtool -l {interface}` shows, as a bond has; mode socket, or NIs on its slaves"
@@ -488,6 +499,19 @@ mod tests {
         assert!(alarm(&[[0, 5, 5], [0, 9, 5], [0, 10, 5]]).unwrap().contains("none is received"));
         assert_eq!(alarm(&[[0, 5, 5], [0, 9, 5], [0, 12, 9], [0, 14, 9]]), None, "some arrive");
         assert_eq!(alarm(&[[0, 5, 5], [0, 5, 5], [0, 5, 5], [0, 5, 5]]), None, "nothing comes");
+    }
+
+    #[test]
+    fn frames_that_come_by_new_queues_before_their_sockets_raise_no_alarm() {
+        let state = looks(&[[0, 0, 0]]);
+        state.serve(4);
+        state.note_frames("eth0", seen([1, 0, 0]));
+        assert_eq!(state.alarm(), None, "the queues had no sockets then");
+        state.serve(4);
+        state.note_frames("eth0", seen([2, 0, 0]));
+        assert!(state.alarm().unwrap().contains("1 frames arrived by queues without a socket"));
+        state.serve(6);
+        assert_eq!(state.alarm(), None, "the look came before the sockets");
     }
 
     #[test]
