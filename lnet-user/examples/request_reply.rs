@@ -61,11 +61,16 @@ async fn ask_thrice(lnet: &Lnet, server: Nid) -> Result<()> {
     for number in 1..=3_u8 {
         let length_bytes = 100_000 * usize::from(number);
         // Registered memory is there while an NI is over rings.
-        let mut bulk = lnet.register(length_bytes).unwrap_or_else(|| Buffer::zeroed(length_bytes));
+        let (memory, mut bulk) = match lnet.register(length_bytes) {
+            Some(bulk) => ("registered", bulk),
+            None => ("ordinary", Buffer::zeroed(length_bytes)),
+        };
         bulk.fill(number);
         let expected = sum(&bulk);
         let reply = ask(lnet, &client, server, u64::from(number), bulk).await?;
-        println!("request {number}: the sum is {reply}, {expected} was expected");
+        println!(
+            "request {number}: {length_bytes} bytes of {memory} memory, the sum is {reply}, {expected} was expected"
+        );
         if reply != expected {
             return Err("a wrong sum".into());
         }
