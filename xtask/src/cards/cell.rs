@@ -1,24 +1,38 @@
 //! One cell: two daemons join a net, each pings the other, a load is verified, frames are accounted for.
 
-use std::collections::BTreeMap;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
 use super::image::Kernel;
-use super::machine::{Lans, Machine, Qemu};
+use super::machine::{Lans, Machine, PRIMARY, Qemu};
+use super::monitor::Monitor;
 use super::outcomes::Seen;
-use super::table::{Boot, CHANGES, Cell, LIVES, REGISTERED, SPREAD, TAGGED};
+use super::state::{
+    Carried, Reasons, State, check_harmed, check_registered, check_shared, check_spread, frames_of,
+};
+use super::table::{
+    BY_RINGS, Boot, CHANGES, Cell, GROWS, LIVES, MIXED, REGISTERED, SPREAD, TAGGED, UNPLUGGED,
+};
 
 /// Messages of the load, half of them Puts, half Gets.
-const MESSAGES: u32 = 400;
+pub(super) const MESSAGES: u32 = 400;
 /// Messages of a load by one of several nets.
 const NET_MESSAGES: u32 = 64;
+/// Messages of a load of long ones.
+const LONG_MESSAGES: u32 = 64;
 /// Frames of another VLAN.
-const TAGGED_FRAMES: u32 = 50;
+pub(super) const TAGGED_FRAMES: u32 = 50;
 /// UDP ports of nets on one interface, which differ in many bits: with the source ports of four lanes they
 /// are flows enough that a card's hash leaves no queue out but once in some hundreds of times.
 const PORTS: [u16; 8] = [988, 1731, 2846, 4393, 8211, 16_900, 33_000, 20_477];
+/// Cables that are pulled under load: the machines that lose theirs, the card, and for how long. The ends of
+/// the second wire differ: a partner that is not heard is left out by LACP after three seconds.
+const PULLS: [(&[usize], u8, Duration); 2] =
+    [(&[0, 1], 0, Duration::from_secs(3)), (&[1], 1, Duration::from_secs(6))];
+/// How long all is well before a cable is pulled, and after the last one.
+const PAUSE: Duration = Duration::from_secs(3);
 
 /// Result of a cell.
 pub(super) struct Ran {
@@ -31,8 +45,9 @@ pub(super) struct Ran {
 /// Two machines of one kind, up.
 pub(super) struct Pair {
     machines: [Machine; 2],
+    monitors: [Monitor; 2],
     /// Removed last.
-    _lans: Lans,
+    lans: Lans,
 }
 
 impl Pair {
@@ -45,63 +60,76 @@ impl Pair {
         let start = |number| Machine::start(number, boot, (qemu, kernel, root), &lans);
         let mut machines = [start(1)?, start(2)?];
         both(&mut machines, Machine::await_boot)?;
-        Ok(Self { machines, _lans: lans })
+        let monitors = [machines[0].monitor()?, machines[1].monitor()?];
+        Ok(Self { machines, monitors, lans })
     }
 
     /// Runs a cell.
     pub(super) fn run(&mut self, cell: Cell) -> Ran {
-        let result = self.steps(cell);
-        let (seen, frames) = match self.look() {
-            Ok((seen, frames)) => (seen, frames),
+        let join = |pair: &Self, is_joined| {
+            if cell.has_joined_lans() { pair.lans.join(is_joined) } else { Ok(()) }
+        };
+        let mut told = Vec::new();
+        let result = join(self, true).and_then(|()| self.steps(cell, &mut told));
+        let is_up = matches!(result, Ok(None));
+        let (mut seen, checked) = match self.look(cell, is_up) {
+            Ok(looked) => looked,
             Err(error) => (Seen::default(), Err(error)),
         };
-        let stopped = both(&mut self.machines, |machine| machine.run("cell stop").map(drop));
-        let healthy = both(&mut self.machines, Machine::check);
-        let after = frames.and(stopped).and(healthy);
+        seen.said.append(&mut told);
+        let stopped = self.on_both("cell stop").map(drop);
+        let healthy = both(&mut self.machines, Machine::check).map(drop);
+        let after = checked.and(stopped).and(healthy).and(join(self, false));
         Ran { seen, result: result.and_then(|refusal| after.map(|()| refusal)) }
     }
 
-    fn steps(&mut self, cell: Cell) -> Result<Option<String>> {
+    fn steps(&mut self, cell: Cell, told: &mut Vec<String>) -> Result<Option<String>> {
         let Cell { boot, mtu_bytes, device, mode, with } = cell;
-        let on_both = |machines: &mut [Machine; 2], command: String| {
-            both(machines, |machine| machine.run(&command).map(drop))
-        };
-        on_both(&mut self.machines, format!("cell device {device} {mtu_bytes}"))?;
+        self.on_both(&format!("cell device {device} {mtu_bytes}"))?;
         if let Some(harm) = cell.harm() {
-            on_both(&mut self.machines, format!("cell harm {harm}"))?;
+            self.on_both(&format!("cell harm {harm}"))?;
         }
-        if with == SPREAD && boot.nic == "igb" {
+        if matches!(with, SPREAD | GROWS) && boot.nic == "igb" {
             // By itself it spreads UDP by addresses alone.
-            on_both(&mut self.machines, "ethtool -N eth0 rx-flow-hash udp4 sdfn".to_owned())?;
+            self.on_both("ethtool -N eth0 rx-flow-hash udp4 sdfn")?;
         }
-        if with == REGISTERED {
-            self.registered()?;
+        match with {
+            REGISTERED => self.registered(cell)?,
+            GROWS => drop(self.on_both("cell few").context("one queue")?),
+            MIXED => drop(self.on_both("cell beside")?),
+            BY_RINGS => drop(self.on_both("cell long")?),
+            _ => {}
         }
-        on_both(&mut self.machines, format!("cell start {}", boot.cpus))?;
+        self.on_both(&format!("cell start {}", boot.cpus))?;
         let (net, mode) = match mode {
-            "tcp" => ("tcp", ""),
-            "auto" => ("xdp", ""),
-            mode => ("xdp", mode),
+            "tcp" => ("tcp", String::new()),
+            "auto" => ("xdp", String::new()),
+            mode => ("xdp", format!("--mode {mode}")),
         };
-        match on_both(&mut self.machines, format!("cell add {net} {mode}")) {
-            Err(refusal) if cell.is_to_be_refused() => Ok(Some(format!("{refusal:#}"))),
-            added => {
-                added.context("net add")?;
-                self.exchange(cell)?;
-                match with {
-                    SPREAD => self.spread(boot.cpus)?,
-                    LIVES => self.lives()?,
-                    TAGGED => self.tagged()?,
-                    _ => {}
-                }
-                if cell.harm().is_some() {
-                    for machine in &mut self.machines {
-                        check_harmed(&machine.run("cell harmed")?)?;
-                    }
-                }
-                Ok(None)
+        match self.on_both(&format!("cell add {net} {mode}")) {
+            Err(refusal) if cell.is_to_be_refused() => return Ok(Some(format!("{refusal:#}"))),
+            added => added.context("net add")?,
+        };
+        self.exchange(cell, told)?;
+        match with {
+            SPREAD => self.spread(boot.cpus)?,
+            LIVES => self.lives()?,
+            TAGGED => self.tagged()?,
+            MIXED => self.mixed()?,
+            BY_RINGS => self.by_rings(told)?,
+            _ => {}
+        }
+        if cell.harm().is_some() {
+            for shown in self.on_both("cell harmed")? {
+                check_harmed(&shown)?;
             }
         }
+        Ok(None)
+    }
+
+    /// Runs a command on both machines at once.
+    fn on_both(&mut self, command: &str) -> Result<[String; 2]> {
+        both(&mut self.machines, |machine| machine.run(command))
     }
 
     /// Sends loads both ways by nets with ports of their own, and checks that each of so many queues has
@@ -110,53 +138,166 @@ impl Pair {
         // The other machine has one by now.
         self.machines[0].run("cell target").context("load")?;
         for (net, port) in PORTS.iter().enumerate().skip(1) {
-            both(&mut self.machines, |machine| {
-                machine.run(&format!("cell add xdp{net} '' {port}")).map(drop)
-            })
-            .context("net add")?;
+            self.on_both(&format!("cell add xdp{net} --port {port}")).context("net add")?;
             for (from, to) in [(0, 1), (1, 0)] {
                 let load = format!("cell load 10.97.0.{}@xdp{net} {NET_MESSAGES}", to + 1);
                 self.machines[from].run(&load).context("load")?;
             }
         }
-        for machine in &mut self.machines {
-            check_spread(&machine.run("cell queues")?, queues.into())?;
+        for shown in self.on_both("cell queues xdp")? {
+            check_spread(&shown, queues.into())?;
         }
         Ok(())
     }
 
-    fn exchange(&mut self, cell: Cell) -> Result<()> {
+    fn exchange(&mut self, cell: Cell, told: &mut Vec<String>) -> Result<()> {
         let net = if cell.mode == "tcp" { "tcp" } else { "xdp" };
-        let [one, two] = &mut self.machines;
-        one.run(&format!("cell ping 10.97.0.2@{net}")).context("ping")?;
-        two.run(&format!("cell ping 10.97.0.1@{net}")).context("ping")?;
-        two.run("cell target").context("load")?;
-        // Both ends lose a cable, and the messages that are under way may take another way; or the interfaces
-        // of both change. No message ends.
-        let step = match cell {
-            _ if cell.is_bond() => "cuts",
-            Cell { with: CHANGES, .. } => "changes",
-            _ => {
-                one.run(&format!("cell load 10.97.0.2@{net} {MESSAGES}")).context("load")?;
-                return Ok(());
+        for (machine, to) in self.machines.iter_mut().zip([2, 1]) {
+            if cell.is_on_nic() {
+                // Both have added the net, and said so.
+                let first = machine.run(&format!("lnetctl ping 10.97.0.{to}@{net}"));
+                first.context("first ping after `net add`")?;
+            } else {
+                let tries = machine.run(&format!("cell ping 10.97.0.{to}@{net}")).context("ping")?;
+                told.extend(tries.lines().map(str::to_owned));
             }
-        };
-        let (loaded, changed) = thread::scope(|scope| {
-            let changes = scope.spawn(|| two.run(&format!("cell {step}")));
-            let loaded = one.run(&format!("cell loads {step} 10.97.0.2@{net} {MESSAGES}"));
-            (loaded, changes.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+        }
+        self.machines[1].run("cell target").context("load")?;
+        let nid = format!("10.97.0.2@{net}");
+        match cell.with {
+            _ if cell.is_bond() => self.cuts(&nid),
+            UNPLUGGED => self.unplugged(&nid),
+            CHANGES | GROWS => {
+                let step = if cell.with == CHANGES { "changes" } else { "grow" };
+                let refused = self.under_load(step, &nid, |two, _, _| two.run(&format!("cell {step}")))?;
+                told.extend(refused.lines().map(str::to_owned));
+                self.machines[0]
+                    .run(&format!("cell load {nid} {MESSAGES}"))
+                    .context("load after it")
+                    .map(drop)
+            }
+            with => {
+                let messages = if with == BY_RINGS { LONG_MESSAGES } else { MESSAGES };
+                self.machines[0].run(&format!("cell load {nid} {messages}")).context("load").map(drop)
+            }
+        }
+    }
+
+    /// Has the first machine send loads while it does a step, and something else happens. No message ends.
+    fn under_load<T: Send>(
+        &mut self,
+        step: &str,
+        nid: &str,
+        happen: impl FnOnce(&mut Machine, &mut [Monitor; 2], &Lans) -> Result<T> + Send,
+    ) -> Result<T> {
+        let Self { machines: [one, two], monitors, lans } = self;
+        let (loaded, happened) = thread::scope(|scope| {
+            let happened = scope.spawn(|| happen(two, monitors, lans));
+            let loaded = one.run(&format!("cell loads '{step}' {nid} {MESSAGES}"));
+            (loaded, happened.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
         });
-        changed.context(step)?;
-        loaded.with_context(|| format!("load during {step}")).map(drop)
+        let happened = happened.with_context(|| step.to_owned())?;
+        loaded.with_context(|| format!("load during {step}"))?;
+        Ok(happened)
+    }
+
+    /// Pulls cables under load, at both ends of each: the messages that are under way take another way.
+    fn cuts(&mut self, nid: &str) -> Result<()> {
+        let lost = |pair: &mut Self| -> Result<Vec<u64>> {
+            let lost = pair.on_both("cell pulled")?.concat();
+            lost.lines().map(|count| count.parse().with_context(|| lost.clone())).collect()
+        };
+        let before = lost(self)?;
+        let lasting = PULLS.map(|(_, _, lasting)| PAUSE + lasting).iter().sum::<Duration>() + PAUSE;
+        self.under_load(&format!("sleep {}", lasting.as_secs()), nid, |_, monitors, lans| {
+            for (machines, card, lasting) in PULLS {
+                thread::sleep(PAUSE);
+                for is_in in [false, true] {
+                    for &machine in machines {
+                        monitors[machine].plug(card, is_in)?;
+                        lans.plug(machine as u8 + 1, card, is_in)?;
+                    }
+                    thread::sleep(if is_in { Duration::ZERO } else { lasting });
+                }
+            }
+            Ok(())
+        })?;
+        let more: Vec<_> = lost(self)?.iter().zip(before).map(|(after, before)| after - before).collect();
+        let is_cut: Vec<_> = more.iter().map(|more| *more > 0).collect();
+        ensure!(is_cut == [true, false, true, true], "carriers of the NICs were lost {more:?} times");
+        Ok(())
+    }
+
+    /// Pulls the cable of the second machine's card under load, and then takes the card out: the one that
+    /// stands in for it carries the load.
+    fn unplugged(&mut self, nid: &str) -> Result<()> {
+        const CARDS: &str = "ls /sys/bus/pci/drivers/e1000e | grep -c : || true";
+        let cards = |pair: &mut Self| {
+            Ok::<_, anyhow::Error>(pair.on_both(CARDS)?.map(|count| count.trim().to_owned()))
+        };
+        let there = cards(self)?;
+        ensure!(there == ["1", "1"], "a card behind each stand-in is expected, not {there:?}");
+        let lasting = 4 * PAUSE;
+        self.under_load(&format!("sleep {}", lasting.as_secs()), nid, |_, monitors, lans| {
+            for is_in in [false, true] {
+                thread::sleep(PAUSE);
+                monitors[1].plug(PRIMARY, is_in)?;
+                lans.plug(2, PRIMARY, is_in)?;
+            }
+            thread::sleep(PAUSE);
+            monitors[1].unplug(PRIMARY)
+        })?;
+        let there = cards(self)?;
+        ensure!(there == ["1", "0"], "the second machine's card is to have gone, not {there:?}");
+        self.machines[0]
+            .run(&format!("cell load {nid} {MESSAGES}"))
+            .context("load without the card")
+            .map(drop)
     }
 
     /// Has programs with nodes of their own, instead of the daemons, send bulk data out of registered memory.
-    fn registered(&mut self) -> Result<()> {
+    fn registered(&mut self, cell: Cell) -> Result<()> {
         let [one, two] = &mut self.machines;
         two.run("cell serve").context("serve")?;
         let asked = one.run("cell ask").context("ask")?;
-        ensure!(asked.matches("was expected").count() == 3, "three answers are expected: {asked}");
-        two.run("cell served").context("served")?;
+        let served = two.run("cell served").context("served")?;
+        check_registered(cell, &asked, &served)
+    }
+
+    /// Adds a net on a veth, and sends loads by it and by the NIC, one each way at a time.
+    fn mixed(&mut self) -> Result<()> {
+        self.on_both("lnetctl net add --net xdp1 --if upper").context("net add on a veth")?;
+        let [one, two] = &mut self.machines;
+        one.run("cell ping 10.97.1.2@xdp1").context("ping by the veth")?;
+        one.run("cell target").context("load")?;
+        let (by_veth, by_nic) = thread::scope(|scope| {
+            let by_veth = scope.spawn(|| one.run(&format!("cell load 10.97.1.2@xdp1 {MESSAGES}")));
+            let by_nic = two.run(&format!("cell load 10.97.0.1@xdp {MESSAGES}"));
+            (by_veth.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), by_nic)
+        });
+        by_veth.context("load by the veth")?;
+        by_nic.context("load by the NIC")?;
+        let shown = ["xdp", "xdp1"].map(|net| self.on_both(&format!("cell queues {net}")));
+        let [by_nic, by_veth] = shown;
+        for (nic, veth) in by_nic?.iter().zip(&by_veth?) {
+            check_shared(frames_of(nic), frames_of(veth))?;
+        }
+        Ok(())
+    }
+
+    /// Looks by what long messages have gone, and has them leave by rings.
+    fn by_rings(&mut self, told: &mut Vec<String>) -> Result<()> {
+        let carried = |pair: &mut Self| -> Result<Vec<Carried>> {
+            pair.on_both("cell beside_rings")?.iter().map(|shown| Carried::read(shown)).collect()
+        };
+        let chosen = carried(self)?;
+        self.on_both("cell by_rings")?;
+        let load = format!("cell load 10.97.0.2@xdp {LONG_MESSAGES}");
+        self.machines[0].run(&load).context("load by rings")?;
+        for (before, after) in chosen.iter().zip(carried(self)?) {
+            after.check_by_rings(before)?;
+        }
+        told.push(format!("auto takes: {}", chosen[0].carrier));
         Ok(())
     }
 
@@ -191,182 +332,31 @@ impl Pair {
         after.check_passed(&before)
     }
 
-    /// Looks at both nodes; the second result is whether all frames are accounted for.
-    fn look(&mut self) -> Result<(Seen, Result<()>)> {
+    /// Looks at both nodes; the second result is whether what they tell is as it is to be.
+    fn look(&mut self, cell: Cell, is_up: bool) -> Result<(Seen, Result<()>)> {
         let mut seen = Seen::default();
-        let mut frames = Ok(());
-        for machine in &mut self.machines {
-            let lost = read_state(&machine.run("cell state")?, &mut seen);
-            if let Some(lost) = lost.filter(|_| frames.is_ok()) {
-                frames = Err(anyhow::anyhow!("frames check: {lost}"));
+        let mut checked = Ok(());
+        for told in self.on_both("cell state")? {
+            let state = State::read(&told, &mut seen);
+            checked = checked.and(state.check_frames());
+            if is_up {
+                checked = checked.and(state.check(cell));
             }
         }
-        Ok((seen, frames))
+        Ok((seen, checked))
     }
-}
-
-/// Frames by the reason why an XDP program did not steer them.
-#[derive(Default, Debug)]
-struct Reasons(BTreeMap<String, u64>);
-
-impl Reasons {
-    /// Reads `lnetctl --json frames show`.
-    fn read(shown: &str) -> Result<Self> {
-        #[derive(serde::Deserialize)]
-        struct Frames {
-            reasons: BTreeMap<String, u64>,
-        }
-        let frames: Frames = serde_json::from_str(shown.trim()).with_context(|| shown.to_owned())?;
-        Ok(Self(frames.reasons))
-    }
-
-    /// Checks that all frames of another VLAN were passed up since `before`, and none was looked into.
-    fn check_passed(&self, before: &Self) -> Result<()> {
-        let more = |name: &str| {
-            let [after, before] = [self, before].map(|reasons| reasons.0.get(name).copied().unwrap_or(0));
-            after.saturating_sub(before)
-        };
-        let (passed, looked_into) = (more("not_ours"), more("bad_magic"));
-        ensure!(
-            passed >= u64::from(TAGGED_FRAMES) && looked_into == 0,
-            "{TAGGED_FRAMES} frames of another VLAN are to be passed up, not {passed}, and none looked into, not {looked_into}"
-        );
-        Ok(())
-    }
-}
-
-/// Checks that a load went through netem, by what `tc` tells.
-fn check_harmed(shown: &str) -> Result<()> {
-    let words = shown.split_whitespace();
-    let sent = words.clone().zip(words.skip(1)).find(|(_, unit)| *unit == "pkt");
-    let packets = sent.and_then(|(count, _)| count.parse::<u32>().ok());
-    let is_netem = shown.contains("qdisc netem");
-    ensure!(
-        is_netem && packets.is_some_and(|packets| packets >= MESSAGES),
-        "the load did not go through netem: {}",
-        shown.trim()
-    );
-    Ok(())
-}
-
-/// Checks that each of so many queues has received frames, by what `net show` tells.
-fn check_spread(shown: &str, queues: usize) -> Result<()> {
-    let counts = shown.lines().filter_map(|line| line.split_once(": "));
-    let counts: Vec<u64> = counts.filter_map(|(_, count)| count.trim().parse().ok()).collect();
-    ensure!(
-        counts.len() == queues && counts.iter().all(|count| *count > 0),
-        "frames by {queues} queues are expected, not {counts:?}"
-    );
-    Ok(())
 }
 
 /// Does something on both machines at once.
-fn both(machines: &mut [Machine; 2], action: impl Fn(&mut Machine) -> Result<()> + Sync) -> Result<()> {
+fn both<T: Send>(
+    machines: &mut [Machine; 2],
+    action: impl Fn(&mut Machine) -> Result<T> + Sync,
+) -> Result<[T; 2]> {
     let [one, two] = machines;
     let (first, second) = thread::scope(|scope| {
         let first = scope.spawn(|| action(one));
         let second = action(two);
         (first.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)), second)
     });
-    first.and(second)
-}
-
-/// Reads the lines of `cell state`; gives what `frames check` said, if it failed.
-fn read_state(text: &str, seen: &mut Seen) -> Option<String> {
-    let mut frames = None;
-    for (key, value) in text.lines().filter_map(|line| line.split_once(": ")) {
-        let value = value.trim();
-        match key {
-            "active mode" => value.clone_into(&mut seen.active_mode),
-            "zc" => {
-                let words: Vec<_> = value.split_whitespace().collect();
-                for pair in words.chunks_exact(2) {
-                    let count: u32 = pair[0].parse().unwrap_or(0);
-                    seen.zero_copy.1 += count;
-                    seen.zero_copy.0 += if pair[1] == "zc:1" { count } else { 0 };
-                }
-            }
-            "driver" => value.clone_into(&mut seen.driver),
-            "queues" => seen.queues = value.parse().unwrap_or(0),
-            "frames" => frames = Some(value.to_owned()),
-            _ => {
-                let said = if key == "log" { without_time(value) } else { format!("{key}: {value}") };
-                if !seen.said.contains(&said) {
-                    seen.said.push(said);
-                }
-            }
-        }
-    }
-    frames
-}
-
-/// A line of the log from its level on.
-fn without_time(line: &str) -> String {
-    let begins = ["WARN ", "ERROR "].iter().filter_map(|level| line.find(level)).min();
-    line[begins.unwrap_or(0)..].to_owned()
-}
-
-/// Checks that a cell has gone as the one in `cargo xtask test` is to go: over rings in a driver's own mode.
-///
-/// # Errors
-/// Says what was seen instead.
-pub(super) fn check_native(seen: &Seen) -> Result<()> {
-    ensure!(seen.active_mode == "native", "mode `native` is expected in force, not {seen:?}");
-    ensure!(seen.zero_copy.1 > 0, "sockets of rings are expected, not {seen:?}");
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_load_is_harmed_where_netem_has_sent_its_packets() {
-        let shown = |packets: u32| {
-            format!(
-                "qdisc netem 8001: root refcnt 5 limit 1000 loss 1%\n Sent 52166 bytes {packets} pkt (dropped 4, overlimits 0)\n"
-            )
-        };
-        check_harmed(&shown(MESSAGES)).unwrap();
-        assert!(check_harmed(&shown(MESSAGES - 1)).unwrap_err().to_string().contains("399 pkt"));
-        check_harmed(&shown(9000).replace("netem", "mq")).unwrap_err();
-    }
-
-    #[test]
-    fn a_load_is_spread_where_each_queue_has_frames() {
-        check_spread("  0: 4\n  1: 70\n", 2).unwrap();
-        for (shown, queues) in [("0: 4\n1: 0\n", 2), ("0: 4\n", 2), ("", 0)] {
-            assert_eq!(check_spread(shown, queues).is_err(), queues != 0, "{shown}");
-        }
-        assert!(check_spread("0: 4\n1: 0\n", 2).unwrap_err().to_string().contains("not [4, 0]"));
-    }
-
-    #[test]
-    fn frames_of_another_vlan_are_not_looked_into() {
-        let read = |ours: u32, bad: u32| {
-            Reasons::read(&format!(r#"{{"reasons":{{"not_ours":{ours},"bad_magic":{bad}}},"slots":[]}}"#))
-                .unwrap()
-        };
-        let before = read(7, 3);
-        read(7 + TAGGED_FRAMES, 3).check_passed(&before).unwrap();
-        for after in [read(6 + TAGGED_FRAMES, 3), read(7 + TAGGED_FRAMES, 4), Reasons::default()] {
-            after.check_passed(&before).unwrap_err();
-        }
-    }
-
-    #[test]
-    fn the_state_of_both_machines_is_added_up() {
-        let mut seen = Seen::default();
-        let state = "active mode: native\nzc:  2 zc:0 1 zc:1 \ndriver: igb\nqueues: 4\n\
-                     log: 2026-01-01T00:00:00Z  WARN a: b\n";
-        assert_eq!(read_state(state, &mut seen), None);
-        let state = format!("{state}no rings: why\nframes: 3 frames are missing\n");
-        assert_eq!(read_state(&state, &mut seen).as_deref(), Some("3 frames are missing"));
-        let said = ["WARN a: b", "no rings: why"].map(str::to_owned).to_vec();
-        let expected =
-            Seen { active_mode: "native".into(), zero_copy: (2, 6), driver: "igb".into(), queues: 4, said };
-        assert_eq!(seen, expected);
-        check_native(&seen).unwrap();
-        check_native(&Seen::default()).unwrap_err();
-    }
+    Ok([first?, second?])
 }

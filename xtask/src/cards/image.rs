@@ -46,7 +46,7 @@ const MODULES: [&str; 25] = [
 const PROGRAMS: [(&str, &str); 5] =
     [("sh", "bin/sh"), ("ip", "sbin/ip"), ("tc", "sbin/tc"), ("ss", "sbin/ss"), ("ethtool", "sbin/ethtool")];
 /// Programs that devices upon a NIC want, of packages that are unpacked and not installed.
-const TOOLS: [&str; 3] = ["usr/bin/socat", "usr/bin/wg", "usr/bin/teamnl"];
+const TOOLS: [&str; 3] = ["usr/bin/socat", "usr/bin/wg", "usr/bin/teamd"];
 /// Packages of [`TOOLS`].
 const TOOL_PACKAGES: [&str; 3] = ["socat", "wireguard-tools", "libteam-utils"];
 /// Directories in which those packages have libraries.

@@ -19,6 +19,7 @@ use xtask::command::{output, output_of, say};
 use xtask::netns;
 
 use super::image::{Kernel, find};
+use super::monitor::Monitor;
 use super::packages::{Cache, Suites};
 use super::table::Boot;
 
@@ -28,6 +29,10 @@ const BOOT_MAX: Duration = Duration::from_secs(150);
 const ANSWER_MAX: Duration = Duration::from_secs(260);
 /// Memory of a machine in MiB.
 const MEMORY_MIB: u32 = 640;
+/// LANs, in each of which a machine has a card.
+const LANS: u8 = 2;
+/// The card that another one stands in for (`net_failover`): it is in the first LAN too.
+pub(super) const PRIMARY: u8 = 2;
 /// The largest MTU of the LANs in bytes.
 const LAN_MTU_BYTES: u16 = 9000;
 /// LACP's bit among the groups that a bridge's port forwards (IEEE 802.1D, 7.12.6).
@@ -129,17 +134,43 @@ impl Lans {
         output("ip", ["netns", "add", &lans.namespace])?;
         lans.ip("link set lo up")?;
         let several = if queues > 1 { "multi_queue" } else { "" };
-        for lan in 0..2 {
+        for lan in 0..LANS {
             lans.ip(&format!("link add lan{lan} type bridge stp_state 0 forward_delay 0 mcast_snooping 0"))?;
+            lans.ip(&format!("link set lan{lan} up"))?;
+        }
+        for (card, several) in [(0, several), (1, several), (PRIMARY, "")] {
             for machine in 1..=2 {
-                let tap = tap(machine, lan);
+                let (tap, lan) = (tap(machine, card), card % LANS);
                 lans.ip(&format!("tuntap add dev {tap} mode tap {several}"))?;
                 lans.ip(&format!("link set {tap} mtu {LAN_MTU_BYTES} master lan{lan} up"))?;
                 lans.ip(&format!("link set {tap} type bridge_slave group_fwd_mask {FORWARD_LACP}"))?;
             }
-            lans.ip(&format!("link set lan{lan} up"))?;
         }
         Ok(lans)
+    }
+
+    /// Joins the LANs by a wire, or parts them.
+    ///
+    /// # Errors
+    /// When `ip` fails.
+    pub(super) fn join(&self, is_joined: bool) -> Result<()> {
+        if !is_joined {
+            return self.ip("link del wire0").map(drop);
+        }
+        self.ip("link add wire0 type veth peer name wire1")?;
+        for lan in 0..LANS {
+            self.ip(&format!("link set wire{lan} mtu {LAN_MTU_BYTES} master lan{lan} up"))?;
+        }
+        Ok(())
+    }
+
+    /// Sets whether the port of a machine's card in its LAN has a carrier.
+    ///
+    /// # Errors
+    /// When `ip` fails.
+    pub(super) fn plug(&self, machine: u8, card: u8, is_in: bool) -> Result<()> {
+        let state = if is_in { "up" } else { "down" };
+        self.ip(&format!("link set {} {state}", tap(machine, card))).map(drop)
     }
 
     fn ip(&self, arguments: &str) -> Result<String> {
@@ -155,8 +186,8 @@ impl Drop for Lans {
     }
 }
 
-fn tap(machine: u8, lan: u8) -> String {
-    format!("vm{machine}-{lan}")
+fn tap(machine: u8, card: u8) -> String {
+    format!("vm{machine}-{card}")
 }
 
 /// A machine that is up; ended when dropped.
@@ -198,6 +229,7 @@ impl Machine {
         command.args(["-serial", &format!("file:{}", console(&directory).display())]);
         command.args(["-chardev", &format!("socket,id=agent,path={},server=on,wait=off", socket.display())]);
         command.args(["-serial", "chardev:agent"]).args(nics(number, boot));
+        command.args(["-qmp", &format!("unix:{},server=on,wait=off", monitor(&directory).display())]);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&errors)?);
         let mut process = command.process_group(0).spawn().context("`setpriv` did not start")?;
         let agent = connect(&socket, &mut process).with_context(|| {
@@ -223,6 +255,14 @@ impl Machine {
             }
         }
         Ok(self.agent.get_ref().set_read_timeout(Some(ANSWER_MAX))?)
+    }
+
+    /// Gives QEMU's monitor of the machine.
+    ///
+    /// # Errors
+    /// When QEMU does not answer.
+    pub(super) fn monitor(&self) -> Result<Monitor> {
+        Monitor::open(UnixStream::connect(monitor(&self.directory))?)
     }
 
     /// Runs a command of a shell, one line, and gives its output.
@@ -322,10 +362,15 @@ fn console(directory: &Path) -> PathBuf {
     directory.join("console.log")
 }
 
+fn monitor(directory: &Path) -> PathBuf {
+    directory.join("monitor")
+}
+
 /// The kernel's command line.
 fn kernel_words(number: u8, nic: &str) -> String {
     let modules = match nic {
         "virtio" | "virtio-iommu" | "virtio-failover" => "virtio_net",
+        "virtio-primary" => "e1000e,virtio_net",
         "rtl8139" => "8139cp,8139too",
         other => other,
     };
@@ -339,7 +384,7 @@ fn kernel_words(number: u8, nic: &str) -> String {
 fn nics(number: u8, boot: Boot) -> Vec<String> {
     let Boot { nic, queues, .. } = boot;
     let mut model = match nic {
-        "virtio" | "virtio-failover" => format!("virtio-net-pci,host_mtu={LAN_MTU_BYTES}"),
+        "virtio" | "virtio-failover" | "virtio-primary" => format!("virtio-net-pci,host_mtu={LAN_MTU_BYTES}"),
         "virtio-iommu" => {
             format!("virtio-net-pci,host_mtu={LAN_MTU_BYTES},iommu_platform=on,disable-legacy=on")
         }
@@ -352,29 +397,35 @@ fn nics(number: u8, boot: Boot) -> Vec<String> {
     }
     // Cards of PCI Express have a port of their own: igb's virtual functions find no address elsewhere.
     let is_express = !matches!(nic, "rtl8139");
-    let card = |lan: u8| {
-        let tap = tap(number, lan);
-        // Slots in the order of the LANs, so that the names of the interfaces are in that order too.
-        let slot = 0x10 + lan;
-        let port = format!("pcie-root-port,id=port{lan},chassis={lan},slot={lan},bus=pcie.0,addr={slot:#x}");
-        let bus = if is_express { format!("bus=port{lan}") } else { format!("bus=pcie.0,addr={slot:#x}") };
-        // A stand-in without the card that it stands in for: what stands before both is eth0 then.
-        let failover = if nic == "virtio-failover" && lan == 0 { ",failover=on,id=standby" } else { "" };
+    let card = |card: u8, model: &str, tap_queues: &str, further: &str| {
+        let (tap, lan) = (tap(number, card), card % LANS);
+        // Slots in the order of the cards, so that the names of the interfaces are in that order too.
+        let slot = 0x10 + card;
+        let port =
+            format!("pcie-root-port,id=port{card},chassis={card},slot={card},bus=pcie.0,addr={slot:#x}");
+        let bus = if is_express { format!("bus=port{card}") } else { format!("bus=pcie.0,addr={slot:#x}") };
         let mut arguments = Vec::new();
         if is_express {
             arguments.extend(["-device".to_owned(), port]);
         }
         arguments.extend([
             "-netdev".to_owned(),
-            format!("tap,id=lan{lan},ifname={tap},script=no,downscript=no{tap_queues}"),
+            format!("tap,id=lan{card},ifname={tap},script=no,downscript=no{tap_queues}"),
             "-device".to_owned(),
             format!(
-                "{model},romfile=,netdev=lan{lan},mac=52:54:77:00:{lan:02x}:{number:02x},{bus}{failover}"
+                "{model},id=card{card},romfile=,netdev=lan{card},mac=52:54:77:00:{lan:02x}:{number:02x},{bus}{further}"
             ),
         ]);
         arguments
     };
-    [card(0), card(1)].concat()
+    // What stands before a stand-in and its card is eth0.
+    let has_stand_in = matches!(nic, "virtio-failover" | "virtio-primary");
+    let mut arguments = card(0, &model, &tap_queues, if has_stand_in { ",failover=on" } else { "" });
+    arguments.extend(card(1, &model, &tap_queues, ""));
+    if nic == "virtio-primary" {
+        arguments.extend(card(PRIMARY, "e1000e", "", ",failover_pair_id=card0"));
+    }
+    arguments
 }
 
 /// Waits for QEMU's socket.
@@ -404,10 +455,16 @@ mod tests {
         assert!(arguments.contains("ifname=vm1-1,script=no,downscript=no,queues=4"), "{arguments}");
         assert!(arguments.contains("mq=on,vectors=10,"), "{arguments}");
         let arguments = nics(2, Boot { nic: "igb", queues: 1, ..boot }).join(" ");
-        assert!(arguments.contains("-device igb,romfile=,netdev=lan0,mac=52:54:77:00:00:02,bus=port0"));
+        let card = "-device igb,id=card0,romfile=,netdev=lan0,mac=52:54:77:00:00:02,bus=port0";
+        assert!(arguments.contains(card), "{arguments}");
         assert!(!arguments.contains("queues"), "{arguments}");
         let arguments = nics(2, Boot { nic: "virtio-iommu", ..boot }).join(" ");
         assert!(arguments.contains("iommu_platform=on,disable-legacy=on,mq=on,"), "{arguments}");
+        let arguments = nics(1, Boot { nic: "virtio-primary", ..boot }).join(" ");
+        // The card has the address of its stand-in.
+        let mac = "mac=52:54:77:00:00:01";
+        assert!(arguments.contains(&format!("{mac},bus=port0,failover=on")), "{arguments}");
+        assert!(arguments.contains(&format!("{mac},bus=port2,failover_pair_id=card0")), "{arguments}");
     }
 
     #[test]

@@ -11,9 +11,11 @@ mod archive;
 mod cell;
 mod image;
 mod machine;
+mod monitor;
 mod outcomes;
 mod packages;
 mod report;
+mod state;
 mod table;
 
 use std::fs;
@@ -111,7 +113,7 @@ pub(crate) fn short(root: &Path, programs: &[PathBuf]) -> Result<String> {
     if let Some(failure) = outcome.failure {
         anyhow::bail!("{}: {failure}", outcome.cell);
     }
-    cell::check_native(&outcome.seen)?;
+    state::check_native(&outcome.seen)?;
     Ok(format!("{} on Linux {}, in {} s", outcome.cell, outcome.release, outcome.seconds))
 }
 

@@ -12,8 +12,9 @@ use super::table::{Cell, MODES};
 const BEGIN: &str = "<!-- cells -->";
 /// End of that part.
 const END: &str = "<!-- end of cells -->";
-/// Beginnings of the lines of `net show` that say why mode `auto` took sockets, or lesser rings.
-const REASONS: [&str; 2] = ["no rings", "reason"];
+/// Beginnings of what is told of a cell that works: why mode `auto` took sockets, or lesser rings; changes
+/// that the kernel refused; what takes long messages.
+const REASONS: [&str; 4] = ["no rings", "reason", "refused", "auto takes"];
 /// Characters of a failure in the report, at most.
 const FAILURE_CHARACTERS_MAX: usize = 300;
 
@@ -45,8 +46,8 @@ pub(super) fn report(cells: &[Cell], outcomes: &Outcomes) -> String {
         let releases: BTreeSet<_> = of_kernel.iter().map(|(_, outcome)| outcome.release.as_str()).collect();
         let releases = releases.into_iter().collect::<Vec<_>>().join(", ");
         let _ = writeln!(text, "\n## Linux {releases}\n");
-        let _ = writeln!(text, "| NIC | queues | CPUs | MTU | device | {} |", MODES.join(" | "));
-        let _ = writeln!(text, "|---|---|---|---|---|{}", "---|".repeat(MODES.len()));
+        let _ = writeln!(text, "| NIC | queues | CPUs | MTU | device | {} | commit |", MODES.join(" | "));
+        let _ = writeln!(text, "|---|---|---|---|---|{}", "---|".repeat(MODES.len() + 1));
         let mut rows: Vec<Cell> = Vec::new();
         for (cell, _) in &of_kernel {
             let cell = Cell { mode: "", ..*cell };
@@ -65,7 +66,8 @@ pub(super) fn report(cells: &[Cell], outcomes: &Outcomes) -> String {
                 let outcome = of_row.iter().find(|(cell, _)| cell.mode == mode).map(|(_, outcome)| *outcome);
                 let _ = write!(text, " {} |", outcome.map_or_else(String::new, |one| entry(one, &mut notes)));
             }
-            text.push('\n');
+            let commits: BTreeSet<_> = of_row.iter().map(|(_, outcome)| outcome.commit.as_str()).collect();
+            let _ = writeln!(text, " {} |", commits.into_iter().collect::<Vec<_>>().join(", "));
         }
     }
     if !notes.is_empty() {
@@ -105,13 +107,14 @@ fn entry(outcome: &Outcome, notes: &mut Vec<String>) -> String {
         (zero, all) => format!("{active_mode}, {zero} of {all} zero copy"),
     };
     let how = if how.is_empty() { "works".to_owned() } else { how };
-    let is_reason = |said: &&String| REASONS.iter().any(|key| said.starts_with(key));
-    let no_rings = outcome.seen.said.iter().find(is_reason);
-    let (word, why) = match (&outcome.failure, &outcome.refusal, no_rings) {
-        (Some(failure), ..) => ("**fails**", failure),
-        (None, Some(refusal), _) => ("refused", refusal),
-        (None, None, Some(reason)) => (how.as_str(), reason),
-        (None, None, None) => return how,
+    let is_reason = |said: &&str| REASONS.iter().any(|key| said.starts_with(key));
+    let reasons: Vec<_> = outcome.seen.said.iter().map(String::as_str).filter(is_reason).collect();
+    let reasons = reasons.join("; ");
+    let (word, why) = match (&outcome.failure, &outcome.refusal) {
+        (Some(failure), _) => ("**fails**", failure),
+        (None, Some(refusal)) => ("refused", refusal),
+        (None, None) if reasons.is_empty() => return how,
+        (None, None) => (how.as_str(), &reasons),
     };
     let words: Vec<_> = why.split_whitespace().collect();
     let mut note: String = words.join(" ").chars().take(FAILURE_CHARACTERS_MAX).collect();
@@ -153,14 +156,17 @@ mod tests {
         outcomes.add(outcome(cells[2], Some("ping: no answer / &lt;none>"))).unwrap();
         let mut with_reason = outcome(cells[3], None);
         with_reason.seen.active_mode = "socket".into();
-        with_reason.seen.said = vec!["no rings: why".into()];
+        with_reason.seen.said =
+            ["no rings: why", "WARN a: b", "refused: `ethtool`: no"].map(Into::into).to_vec();
+        with_reason.commit = "abd".into();
         with_reason.seen.zero_copy = (0, 0);
         outcomes.add(with_reason).unwrap();
         let report = report(&cells, &outcomes);
         std::fs::remove_file(path).unwrap();
-        let row = "| virtio | 4 | 2 | 1500 | vlan | native, 2 of 4 zero copy | **fails** (1) | **fails** (1) | socket (2) |";
+        let row = "| virtio | 4 | 2 | 1500 | vlan | native, 2 of 4 zero copy | **fails** (1) | **fails** (1) | socket (2) |  | abc, abd |";
         assert!(report.contains(row), "{report}");
         assert!(report.contains("1. ping: no answer / &lt;none>\n"), "{report}");
+        assert!(report.contains("2. no rings: why; refused: `ethtool`: no\n"), "{report}");
         assert!(report.starts_with("Written by `cargo xtask cards`: 2 of 4 cells work or are refused as the kernel wants it, 1 of 5 cells have not run. Days: 2026-01-02."), "{report}");
         assert!(report.contains("\n## Linux 6.12.1\n"), "{report}");
     }

@@ -20,8 +20,8 @@ const NICS: [(&str, u16); 6] = [
     ("vmxnet3", 9000),
     ("rtl8139", 3500),
 ];
-/// Virtio with `net_failover` before it.
-const FAILOVER: &str = "virtio-failover";
+/// Virtio with `net_failover` before it: without a card that it stands in for, and with one (e1000e).
+const STAND_INS: [&str; 2] = ["virtio-failover", "virtio-primary"];
 /// Where the net lies: the NIC itself, or a device upon it.
 const DEVICES: [&str; 12] = [
     "plain",
@@ -52,6 +52,14 @@ pub(super) const LIVES: &str = "lives";
 pub(super) const REGISTERED: &str = "registered";
 /// Cells that get frames of a VLAN which is not theirs.
 pub(super) const TAGGED: &str = "tagged";
+/// Cells whose NIC begins with one queue, and gets as many as it can have under load.
+pub(super) const GROWS: &str = "grows";
+/// Cells that also have a net on a veth, whose rings copy, in a bridge with the other NIC.
+pub(super) const MIXED: &str = "mixed";
+/// Cells with long messages, by what the node chooses to send them by, and by rings.
+pub(super) const BY_RINGS: &str = "rings";
+/// Cells whose card loses its cable, and then goes, under load: another one stands in for it.
+pub(super) const UNPLUGGED: &str = "unplugged";
 /// Harms that netem does to what a NIC sends, with its words for them.
 const HARMS: [(&str, &str); 5] = [
     ("loss", "loss 1%"),
@@ -95,7 +103,8 @@ pub(super) struct Cell {
     pub(super) device: &'static str,
     /// How messages travel.
     pub(super) mode: &'static str,
-    /// Further part: [`SPREAD`], [`CHANGES`], [`LIVES`], [`REGISTERED`], [`TAGGED`], a harm, or empty.
+    /// Further part: [`SPREAD`], [`CHANGES`], [`LIVES`], [`REGISTERED`], [`TAGGED`], [`GROWS`], [`MIXED`],
+    /// [`BY_RINGS`], [`UNPLUGGED`], a harm, or empty.
     pub(super) with: &'static str,
 }
 
@@ -134,9 +143,36 @@ impl Cell {
 }
 
 impl Cell {
-    /// Whether the net lies on a bond, whose slaves are cut under load.
+    /// Whether the net lies on a bond or a team, whose cables are pulled under load.
     pub(super) fn is_bond(&self) -> bool {
-        matches!(self.device, "active-backup" | "balance-xor" | "802.3ad")
+        self.device == "802.3ad" || self.has_joined_lans()
+    }
+
+    /// Whether the two LANs are one: machines that send by different ones reach each other. LACP wants wires
+    /// of its own, whose ends find out that a port has gone.
+    pub(super) fn has_joined_lans(&self) -> bool {
+        matches!(self.device, "active-backup" | "balance-xor" | "team")
+    }
+
+    /// Whether the net lies on the NIC itself: nothing but its own link has to come up, so that the first
+    /// ping is answered.
+    pub(super) fn is_on_nic(&self) -> bool {
+        self.device == "plain" && !STAND_INS.contains(&self.boot.nic)
+    }
+
+    /// Receive queues of the NIC, of so many, whose sockets are to have zero copy. The drivers have it in
+    /// the newest kernel alone, for frames that fit one buffer. Queues that come once the program is there
+    /// copy, since a driver may take them away with it, as virtio does.
+    pub(super) fn zero_copy_queues(&self, queues: u32) -> u32 {
+        let Self { boot: Boot { kernel, nic, cpus, .. }, mtu_bytes, mode, with, .. } = *self;
+        let is_native = self.is_on_nic() && matches!(mode, "auto" | "native");
+        match nic {
+            _ if !is_native || kernel != "sid" || mtu_bytes > MTU_BYTES => 0,
+            _ if with == GROWS => queues.min(1),
+            "igb" => queues,
+            "virtio-iommu" => queues.min(cpus.into()),
+            _ => 0,
+        }
     }
 }
 
@@ -148,7 +184,7 @@ impl Boot {
 
 /// Whether a NIC is told how many queues it has.
 const fn has_queues(nic: &str) -> bool {
-    matches!(nic.as_bytes(), b"virtio" | b"virtio-iommu" | b"virtio-failover")
+    matches!(nic.as_bytes(), b"virtio" | b"virtio-iommu" | b"virtio-failover" | b"virtio-primary")
 }
 
 /// The cell of `cargo xtask test`.
@@ -162,8 +198,10 @@ pub(super) const fn short() -> Cell {
 ///   numbers of queues and CPUs and with a large MTU;
 /// - each device with each mode, over virtio and the middle kernel, and those that a card knows of over igb
 ///   in mode `auto`; each harm over rings and over sockets with that kernel;
-/// - loads by all of four queues; changes under load, lives, and frames of another VLAN where a driver has
-///   something to do with them; bulk data out of registered memory where there is zero copy.
+/// - loads by all of four queues; changes under load, queues that come under load, lives, and frames of
+///   another VLAN where a driver has something to do with them; bulk data out of registered memory, and
+///   rings that copy beside those that do not, where there is zero copy; long messages by rings where the
+///   kernel copies.
 pub(super) fn cells() -> Vec<Cell> {
     let mut cells = vec![short()];
     let of_old = |nic, mode| Cell { boot: Boot::usual(OLD, nic), mode, ..short() };
@@ -179,14 +217,18 @@ pub(super) fn cells() -> Vec<Cell> {
             cells.extend(modes.map(|mode| Cell { mode, ..plain }));
             cells.push(Cell { mtu_bytes: mtu_max_bytes, ..plain });
             let further: &[_] = match (kernel, nic) {
-                (MIDDLE, "virtio") => &[CHANGES],
-                (MIDDLE, "igb") => &[CHANGES, TAGGED],
+                ("6.1", "virtio" | "igb") | (MIDDLE, "vmxnet3") => &[BY_RINGS],
+                (MIDDLE, "virtio") => &[CHANGES, GROWS, BY_RINGS],
+                (MIDDLE, "igb") => &[CHANGES, GROWS, BY_RINGS, TAGGED],
                 (MIDDLE, "e1000e") => &[CHANGES, TAGGED],
-                ("sid", "igb") => &[CHANGES, LIVES, REGISTERED, TAGGED],
-                ("sid", "virtio-iommu") => &[CHANGES, LIVES, REGISTERED],
+                ("sid", "virtio") => &[GROWS, BY_RINGS],
+                ("sid", "igb") => &[CHANGES, GROWS, LIVES, REGISTERED, MIXED, TAGGED],
+                ("sid", "virtio-iommu") => &[CHANGES, LIVES, REGISTERED, MIXED],
                 _ => &[],
             };
-            cells.extend(further.iter().map(|with| Cell { with, ..plain }));
+            // Virtio refuses `ethtool -L` while it has a program.
+            let mode_of = |with| if (nic, with) == ("virtio", GROWS) { "generic" } else { plain.mode };
+            cells.extend(further.iter().map(|&with| Cell { with, mode: mode_of(with), ..plain }));
             if kernel == MIDDLE && matches!(nic, "virtio" | "igb") {
                 let modes: &[_] = if nic == "virtio" { &MODES } else { &["auto"] };
                 let devices = DEVICES[1..].iter().copied();
@@ -217,7 +259,9 @@ pub(super) fn cells() -> Vec<Cell> {
                 }
             }
             if kernel == MIDDLE && nic == "virtio" {
-                cells.push(Cell { boot: Boot::usual(kernel, FAILOVER), ..plain });
+                let [alone, with_card] =
+                    STAND_INS.map(|nic| Cell { boot: Boot::usual(kernel, nic), ..plain });
+                cells.extend([alone, Cell { with: UNPLUGGED, ..with_card }]);
             }
         }
     }
@@ -269,7 +313,7 @@ mod tests {
     #[test]
     fn the_table_has_each_pair_that_it_promises_and_no_cell_twice() {
         let cells = cells();
-        assert!((80..=210).contains(&cells.len()), "{}", cells.len());
+        assert!((80..=225).contains(&cells.len()), "{}", cells.len());
         let names: BTreeSet<_> = cells.iter().map(Cell::to_string).collect();
         assert_eq!(names.len(), cells.len());
         for kernel in KERNELS {
@@ -297,7 +341,8 @@ mod tests {
                 let mut of_kernel = cells.iter().filter(|cell| cell.boot.kernel == kernel);
                 of_kernel.any(|cell| cell.with == with && cell.mode == mode)
             };
-            assert!(of(SPREAD, "auto"), "{kernel}");
+            assert!(of(SPREAD, "auto") && of(GROWS, "auto") && of(GROWS, "generic"), "{kernel}");
+            assert!(of(BY_RINGS, "auto"), "{kernel}");
             let is_harmed = kernel == MIDDLE;
             for (harm, _) in HARMS {
                 assert!(HARMED_MODES.iter().all(|mode| of(harm, mode) == is_harmed), "{kernel} {harm}");
@@ -318,6 +363,32 @@ mod tests {
         assert!(lacks("vlan native") && lacks("e1000e native") && lacks("6.1 vmxnet3 native"));
         assert!(lacks("5.10 native") && lacks("5.10 generic") && !lacks("5.10 auto"));
         assert!(!lacks("6.12 vmxnet3 native") && lacks("active-backup native") && !lacks("vlan generic"));
+    }
+
+    #[test]
+    fn zero_copy_is_expected_where_a_driver_has_it() {
+        let check = |words_: &str, queues: u32, expected: u32| {
+            let found = only(&cells(), &words(words_)).unwrap();
+            for cell in found {
+                assert_eq!(cell.zero_copy_queues(queues), expected, "{cell}");
+            }
+        };
+        check("sid igb auto 1500 changes", 8, 8);
+        check("sid igb auto grows", 8, 1);
+        check("sid igb native", 2, 2);
+        check("sid virtio-iommu 2c 1500 auto", 4, 2);
+        check("sid virtio-iommu 4c 1500 auto", 4, 4);
+        for words in ["sid igb 9000", "sid virtio-iommu 9000", "sid virtio", "sid vmxnet3", "sid e1000e"] {
+            check(words, 4, 0);
+        }
+        for words in ["6.12 igb", "6.1 igb", "6.12 virtio-iommu", "sid generic", "sid socket", "sid tcp"] {
+            check(words, 4, 0);
+        }
+        let with = |part: &'static str| cells().into_iter().filter(move |cell| cell.with == part);
+        for part in [REGISTERED, MIXED] {
+            assert!(with(part).count() == 2 && with(part).all(|cell| cell.zero_copy_queues(4) > 0), "{part}");
+        }
+        assert!(with(BY_RINGS).count() == 6 && with(BY_RINGS).all(|cell| cell.zero_copy_queues(4) == 0));
     }
 
     #[test]

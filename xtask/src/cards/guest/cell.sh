@@ -1,30 +1,47 @@
 #!/bin/sh
 # Steps of a cell in a machine. The log of the daemon is /tmp/lnetd.log.
 #   device NAME MTU    gives /run/device: eth0 itself, or a device upon it, with the address 10.97.0.N
+#   few                gives eth0 one queue
+#   beside             gives a veth, upper, in a bridge with eth1, with the address 10.97.1.N
+#   long               has loads be of long messages
 #   start SHARDS       starts the daemon and configures the node
 #   harm WORDS         has netem do so to what eth0 sends
 #   harmed             tells what netem has sent
-#   add NET MODE PORT  adds the net on /run/device
-#   ping NID           again, for 40 seconds
+#   add NET OPTIONS    adds the net on /run/device
+#   ping NID           again, for 40 seconds; tells how often
 #   target             the load's far end
 #   load NID MESSAGES  the load, verified at both ends
 #   loads STEP NID MESSAGES  loads, one after the other, until that step is over
-#   cuts               cuts one slave of a bond after the other
-#   changes            changes what the kernel lets one change of eth0, and back
+#   pulled             tells how often the links of NICs have lost their carriers
+#   changes            changes what the kernel lets one change of eth0, and back; tells what it refused
+#   grow               gives eth0 as many queues as it can have
+#   by_rings           has long messages leave by rings
+#   beside_rings       tells what takes long messages, and the frames that have left by the socket
 #   renewed, killed    deletes and adds the net; kills the daemon, and starts another one
-#   serve, ask, served a service with a node of its own; three requests with bulk data to it; its end
+#   serve, ask, served a service with a node of its own; three requests with bulk data to it; its end. Both ends
+#                      tell the sockets of their rings
 #   vlan               makes a VLAN device on eth0, tells the Ethernet address
 #   strangers MAC N    sends so many frames by it that look like the other machine's but for their tag
 #   frames             frames of the XDP program
-#   queues             frames by receive queue, as the node has counted them in the end
+#   queues NET         frames by receive queue, as the node has counted them in the end
 #   state              `key: value` lines of what came of it
 #   stop               ends the daemon
 id=$(cat /run/id)
 other=$((3 - id))
 
+# The queues of eth0: those that it has, or, with `head`, those that it can have.
+channels() {
+	ethtool -l eth0 2> /dev/null | grep '^Combined:' | ${1:-tail} -n 1 | tr -cd 0-9
+}
+
 device() {
 	! [ -e /run/socat.pid ] || { kill "$(cat /run/socat.pid)" && rm /run/socat.pid; }
+	! [ -e /run/teamd/upper.pid ] || teamd -k -t upper
+	rm -f /run/scheme
 	tc qdisc del dev eth0 root 2> /dev/null
+	# Another cell may have given it other queues than it had.
+	[ -e /run/channels ] || channels > /run/channels
+	[ "$(channels)" = "$(cat /run/channels)" ] || ethtool -L eth0 combined "$(cat /run/channels)" || return 1
 	for name in upper lower other tunl0; do ip link del "$name" 2> /dev/null; done
 	for name in eth0 eth1; do
 		ip link set "$name" nomaster 2> /dev/null
@@ -50,17 +67,10 @@ device() {
 		ip link set eth0 master upper && ip link set eth1 master upper && ip link set eth0 up && ip link set eth1 up
 		;;
 	team)
-		ip link add upper type team && teamnl upper setoption mode activebackup || return 1
-		# As teamd does: the kernel gives the team an address that none of its ports has.
-		for name in upper eth1; do ip link set "$name" address "$(cat /sys/class/net/eth0/address)" || return 1; done
-		ip link set eth0 master upper && ip link set eth1 master upper && ip link set eth0 up && ip link set eth1 up &&
-			teamnl upper setoption activeport "$(cat /sys/class/net/eth0/ifindex)"
+		mkdir -p /run/teamd
+		teamd -d -t upper -c '{"runner": {"name": "activebackup"}, "link_watch": {"name": "ethtool"}, "ports": {"eth0": {}, "eth1": {}}}'
 		;;
-	veth)
-		ip link add upper type veth peer name inner && ip link add lower type bridge stp_state 0 forward_delay 0 || return 1
-		for name in eth0 inner; do ip link set "$name" master lower && ip link set "$name" up || return 1; done
-		ip link set lower up
-		;;
+	veth) behind eth0 ;;
 	macvlan) ip link set eth0 up && ip link add link eth0 name upper type macvlan mode bridge ;;
 	vxlan)
 		ip address add "10.98.0.$id/24" dev eth0 && ip link set eth0 up &&
@@ -96,6 +106,27 @@ device() {
 		tries=$((tries + 1))
 	done
 	[ "$(cat "/sys/class/net/$device/carrier")" = 1 ] || { echo "no carrier on $1"; return 1; }
+}
+
+# A veth, upper, whose other end is in a bridge with a NIC.
+behind() {
+	ip link add upper type veth peer name inner && ip link add lower type bridge stp_state 0 forward_delay 0 || return 1
+	for name in "$1" inner; do ip link set "$name" master lower && ip link set "$name" up || return 1; done
+	ip link set lower up
+}
+
+beside() {
+	behind eth1 && ip link set upper up && ip address add "10.97.1.$id/24" dev upper
+}
+
+few() {
+	ethtool -L eth0 combined 1 && sleep 4 && [ "$(channels)" = 1 ]
+}
+
+# Three of four are longer than one frame, and one has 1 MiB.
+long() {
+	echo '{"sizes": [{"min_bytes": 16384, "max_bytes": 65536, "weight": 3}, {"min_bytes": 1048576, "max_bytes": 1048576, "weight": 1}]}' \
+		> /run/scheme
 }
 
 # The private key of a machine: 32 times the digit of its number.
@@ -136,8 +167,9 @@ start() {
 }
 
 add() {
-	set -- --net "$1" --if "$(cat /run/device)" ${2:+--mode "$2"} ${3:+--port "$3"}
-	lnetctl net add "$@"
+	net=$1
+	shift
+	lnetctl net add --net "$net" --if "$(cat /run/device)" "$@"
 }
 
 ping() {
@@ -148,11 +180,20 @@ ping() {
 		tries=$((tries + 1))
 		sleep 1
 	done
-	[ $tries = 1 ] || echo "try $tries"
+	[ $tries = 1 ] || echo "ping: try $tries of VM $id"
+}
+
+# An option for loads of other messages than a load has by itself.
+scheme() {
+	! [ -e /run/scheme ] || echo --scheme /run/scheme
+}
+
+target() {
+	lnetctl load start target $(scheme)
 }
 
 load() {
-	lnetctl --json load start initiator --to "$1" --messages "$2" --window 16 --timeout-ms 100000 > /tmp/out 2>&1 ||
+	lnetctl --json load start initiator --to "$1" --messages "$2" --window 16 --timeout-ms 100000 $(scheme) > /tmp/out 2>&1 ||
 		{ cat /tmp/out; return 1; }
 	number=$(grep -oE '[0-9]+' /tmp/out | tail -n 1)
 	lnetctl load wait "$number" > /tmp/out 2>&1
@@ -161,36 +202,52 @@ load() {
 	return $status
 }
 
-# Each slave is away for 3 seconds, on both machines at once, as if its cable were pulled.
-cuts() {
-	for name in eth0 eth1; do
-		sleep 2
-		ip link set "$name" down || return 1
-		sleep 3
-		ip link set "$name" up || return 1
-		sleep 2
-	done
+pulled() {
+	for name in eth0 eth1; do cat /sys/class/net/$name/carrier_down_count; done
 }
 
-# What a driver has no word for ("Operation not supported") is left out, and told.
+# A change by a command. One that the kernel refuses is told, and no fault where its reason has the words.
 change() {
-	"$@" > /tmp/change 2>&1 || { echo "$*: $(cat /tmp/change)"; grep -q 'not supported' /tmp/change || return 1; }
+	words=$1
+	shift
+	"$@" > /tmp/change 2>&1 || {
+		echo "refused: \`$*\`: $(tr -s ' \t\n' ' ' < /tmp/change)"
+		grep -q "$words" /tmp/change || return 1
+	}
 	sleep 4
 }
 
 changes() {
 	sleep 2
+	# Some drivers have no word for a change.
+	unknown='not supported'
 	rings=$(ethtool -g eth0 2> /dev/null | grep '^RX:' | tail -n 1 | tr -cd 0-9)
 	if [ -n "$rings" ] && [ "$rings" -gt 64 ]; then
-		change ethtool -G eth0 rx $((rings / 2)) && change ethtool -G eth0 rx "$rings" || return 1
+		change "$unknown" ethtool -G eth0 rx $((rings / 2)) && change "$unknown" ethtool -G eth0 rx "$rings" || return 1
 	fi
-	queues=$(ethtool -l eth0 2> /dev/null | grep '^Combined:' | tail -n 1 | tr -cd 0-9)
+	queues=$(channels)
 	if [ -n "$queues" ] && [ "$queues" -gt 1 ]; then
 		# Queues with sockets of rings are not given up: the kernel may refuse fewer.
-		ethtool -L eth0 combined 1 2>&1 && sleep 4 && { change ethtool -L eth0 combined "$queues" || return 1; }
+		change . ethtool -L eth0 combined 1
+		[ "$(channels)" = "$queues" ] || change "$unknown" ethtool -L eth0 combined "$queues" || return 1
 	fi
-	change ip link set eth0 mtu 1400 && change ip link set eth0 mtu 1500 || return 1
-	change ip link set eth0 down && change ip link set eth0 up
+	change "$unknown" ip link set eth0 mtu 1400 && change "$unknown" ip link set eth0 mtu 1500 || return 1
+	change "$unknown" ip link set eth0 down && change "$unknown" ip link set eth0 up
+}
+
+# The node looks once in 3 s, and the link is away for as long.
+grow() {
+	sleep 2
+	most=$(channels head)
+	[ "$most" -gt 1 ] && ethtool -L eth0 combined "$most" && sleep 10 && [ "$(channels)" = "$most" ]
+}
+
+by_rings() {
+	lnetctl net set --all --carrier rings
+}
+
+beside_rings() {
+	lnetctl net show -v 1 | grep 'active carrier:' && lnetctl frames show | grep 'frames beside rings:'
 }
 
 loads() {
@@ -215,7 +272,7 @@ killed() {
 	sleep 2
 	kill -9 "$(cat /run/lnetd.pid)"
 	sleep 1
-	start "$(nproc)" && add xdp && lnetctl load start target
+	start "$(nproc)" && add xdp && target
 }
 
 serve() {
@@ -225,12 +282,24 @@ serve() {
 	kill -0 "$(cat /run/serve.pid)" || { cat /tmp/serve.log; return 1; }
 }
 
+# Looks at the sockets while the requests are under way.
 ask() {
-	request_reply eth0 "10.97.0.$id@xdp" "10.97.0.$other@xdp"
+	: > /tmp/sockets
+	request_reply eth0 "10.97.0.$id@xdp" "10.97.0.$other@xdp" > /tmp/ask.log 2>&1 &
+	asking=$!
+	while kill -0 $asking 2> /dev/null; do
+		sockets > /tmp/now
+		! [ -s /tmp/now ] || mv /tmp/now /tmp/sockets
+		usleep 100000
+	done
+	wait $asking
+	status=$?
+	cat /tmp/ask.log /tmp/sockets
+	return $status
 }
 
 served() {
-	echo "zc: $(ss --xdp -e -i | grep -oE 'zc:[01]' | sort | uniq -c | tr -s ' \n' ' ')"
+	sockets
 	kill "$(cat /run/serve.pid)"
 	sleep 2
 	! [ -s /tmp/serve.log ] || { cat /tmp/serve.log; return 1; }
@@ -259,12 +328,17 @@ frames() {
 queues() {
 	# The node looks once in 3 s.
 	sleep 4
-	lnetctl net show --net xdp -v | sed -n '/frames by queue:/,/tunables:/p' | grep -E '^ *[0-9]+: '
+	lnetctl net show --net "$1" -v | sed -n '/frames by queue:/,/tunables:/p' | grep -E '^ *[0-9]+: '
+}
+
+# The sockets of rings, one a line: the interface, its queue, 1 for zero copy.
+sockets() {
+	ss -H -O --xdp -e -i 2> /dev/null | sed -nE 's/.* ([a-z0-9]+):q([0-9]+) .*zc:([01]).*/socket: \1 \2 \3/p'
 }
 
 state() {
 	lnetctl net show -v 1 | grep -E 'active mode|no rings|idle queues|reason|zero copy|status: down' | sed 's/^[ -]*//'
-	echo "zc: $(ss --xdp -e -i 2> /dev/null | grep -oE 'zc:[01]' | sort | uniq -c | tr -s ' \n' ' ')"
+	sockets
 	lnetctl frames check > /tmp/out 2>&1 || { echo "frames: $(tr -s ' \n' ' ' < /tmp/out)"; }
 	driver=$(readlink /sys/class/net/eth0/device/driver)
 	echo "driver: ${driver##*/}"
@@ -274,7 +348,4 @@ state() {
 
 step=$1
 shift
-case $step in
-target) lnetctl load start target ;;
-*) $step "$@" ;;
-esac
+$step "$@"

@@ -9,6 +9,7 @@ mkdir -p /dev/pts /dev/shm
 mount -t devpts devpts /dev/pts
 mount -t tmpfs tmpfs /run
 mount -t tmpfs tmpfs /tmp
+mkdir /var && ln -s /run /var/run
 mount -t bpf bpf /sys/fs/bpf 2> /dev/null
 for word in $(cat /proc/cmdline); do
 	case $word in
