@@ -290,7 +290,7 @@ ask() {
 	while kill -0 $asking 2> /dev/null; do
 		sockets > /tmp/now
 		! [ -s /tmp/now ] || mv /tmp/now /tmp/sockets
-		usleep 100000
+		sleep 1
 	done
 	wait $asking
 	status=$?
