@@ -127,8 +127,12 @@ fn a_shard_that_ends_leaves_the_thread_that_drives_it() {
     let spec = MdSpec::new(4, Threshold::Infinite, MdOptions::NONE, queue.handle());
     let md = shard.bind(&spec, Buffer::zeroed(4)).unwrap();
     let caller = shard.end().caller.clone();
+    let (tell, told) = std::sync::mpsc::channel();
     let waiting = std::thread::spawn(move || {
         for number in 0.. {
+            if number == 10 {
+                tell.send(()).unwrap();
+            }
             // No entry takes it: its SEND is all that comes of it.
             let put = md.put(&Target::new(Nid::LO, PORTAL, 1), Ack::NotWanted, number).queue();
             let next = put.and_then(|()| queue.next_blocking(Some(Duration::from_secs(20))));
@@ -138,10 +142,11 @@ fn a_shard_that_ends_leaves_the_thread_that_drives_it() {
         }
         unreachable!("the shard ends")
     });
-    std::thread::sleep(Duration::from_millis(100));
+    // It drives by then.
+    told.recv_timeout(Duration::from_secs(20)).unwrap();
     caller.run(|_, _| panic!("on purpose")).unwrap_err();
     let (rounds, error) = waiting.join().expect("a thread that waits has no part in it");
-    assert!(rounds > 10 && matches!(error, LnetError::Ended(_)), "{rounds}: {error}");
+    assert!(rounds >= 10 && matches!(error, LnetError::Ended(_)), "{rounds}: {error}");
     assert!(matches!(shard.counters(), Err(LnetError::Ended(_))));
 }
 
