@@ -22,7 +22,7 @@ const SERVICE: ServiceSpec = ServiceSpec::new(4, 5);
 const BULK: u32 = 6;
 /// Registered memory of a node.
 const REGISTERED_BYTES: u64 = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 pub fn main() -> Result<()> {
     run(&std::env::args().skip(1).collect::<Vec<_>>())
