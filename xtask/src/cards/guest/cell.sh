@@ -188,12 +188,17 @@ scheme() {
 	! [ -e /run/scheme ] || echo --scheme /run/scheme
 }
 
+# Messages at a time: fewer long ones, since a machine may be slow.
+window() {
+	[ -e /run/scheme ] && echo --window 4 || echo --window 16
+}
+
 target() {
 	lnetctl load start target $(scheme)
 }
 
 load() {
-	lnetctl --json load start initiator --to "$1" --messages "$2" --window 16 --timeout-ms 100000 $(scheme) > /tmp/out 2>&1 ||
+	lnetctl --json load start initiator --to "$1" --messages "$2" $(window) --timeout-ms 100000 $(scheme) > /tmp/out 2>&1 ||
 		{ cat /tmp/out; return 1; }
 	number=$(grep -oE '[0-9]+' /tmp/out | tail -n 1)
 	lnetctl load wait "$number" > /tmp/out 2>&1
