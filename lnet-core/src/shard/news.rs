@@ -172,8 +172,11 @@ impl News {
         *count = count.saturating_add(1);
     }
 
-    /// Notes that a peer is to be found out about; says whether there was room.
+    /// Notes that a peer is to be found out about; says whether there was room, or it was noted already.
     pub(super) fn want(&mut self, nid: &Nid) -> bool {
+        if self.wanted.contains(nid) {
+            return true;
+        }
         let has_room = self.wanted.len() < WANTED_MAX;
         if has_room {
             self.wanted.push_back(*nid);
