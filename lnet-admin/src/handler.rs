@@ -125,10 +125,9 @@ impl Handler for Control {
         self.peers_behind(after.map(|NidText(nid)| nid)).await
     }
 
-    /// A node has no routes yet.
-    async fn route_page(&self, _: Option<RouteSpec>) -> Result<RoutePage, Refusal> {
+    async fn route_page(&self, after: Option<RouteSpec>) -> Result<RoutePage, Refusal> {
         self.check_configured()?;
-        Ok(RoutePage::default())
+        Ok(self.routes_behind(after.as_ref()))
     }
 
     /// Nothing is forwarded, and there are no pools.

@@ -211,9 +211,9 @@ impl Control {
                 let (primary, nids, is_forced) = (*primary_nid, nids.clone(), *force);
                 node::NodeChange::Peer(PeerEdit::Delete { primary, nids, is_forced })
             }
-            Change::AddRoute(_) | Change::DeleteRoute { .. } => {
-                let message = "routes are not supported by this version";
-                return Err(Refusal::new(Errno::OPNOTSUPP, message));
+            Change::AddRoute(spec) => node::NodeChange::AddRoute(*spec),
+            Change::DeleteRoute { net, gateway } => {
+                node::NodeChange::DeleteRoute { net: *net, gateway: *gateway }
             }
             Change::SetRouting { on: true } => {
                 let message = "cannot enable routing: this version forwards no messages between nets";

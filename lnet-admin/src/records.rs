@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use lnet_core::health::HealthStatus;
 use lnet_core::lnd::NiId;
-use lnet_core::node::{DiscoveryCounters, LocalNetState, LocalNiState, NiConfig, PeerTraffic, Recovery};
+use lnet_core::node::{
+    DiscoveryCounters, LocalNetState, LocalNiState, NetRoute, NiConfig, PeerTraffic, Recovery,
+};
 use lnet_core::shard;
 use lnet_core::stats::{self, NiCounters, TypeCounts};
 use lnet_core::tunables::NetTunables;
@@ -15,8 +17,10 @@ use lnet_model::lnd::{NiFact, NiOption};
 use lnet_model::ni::NiOptions;
 use lnet_model::records::{
     Globals, LatencySummary, MessageCounts, NetRecord, NiHealth, NiRecord, NiStatus, NiTraffic, PeerCredits,
-    PeerHealth, PeerNiRecord, PeerPage, PeerRecord, Statistics,
+    PeerHealth, PeerNiRecord, PeerPage, PeerRecord, RoutePage, RouteRecord, RouteState, RouteType,
+    Statistics,
 };
+use lnet_model::route::RouteSpec;
 use lnet_model::steering::{PortalPolicy, SteeringPolicy, SteeringRecord};
 use lnet_model::text::NidText;
 use lnet_model::udsp::UdspInfo;
@@ -171,20 +175,40 @@ impl Control {
             .collect::<Vec<_>>();
         let peer_ni = |ni: &lnet_core::node::PeerNi, is_claim| {
             let sum = told.get(&ni.nid).copied().unwrap_or_default();
-            let udsp = peer_info(node.rules(), &ni.nid, local.iter());
-            PeerNiRecord { udsp, is_claim, ..peer_ni_record(ni, &sum, tunables(&ni.nid)) }
+            let udsp = UdspInfo {
+                preferred_gateways: node.preferred_gateways(&ni.nid),
+                ..peer_info(node.rules(), &ni.nid, local.iter())
+            };
+            let is_alive =
+                node.peer(&ni.nid).filter(|peer| peer.is_gateway()).map(|_| ni.is_up != Some(false));
+            PeerNiRecord { udsp, is_claim, is_alive, ..peer_ni_record(ni, &sum, tunables(&ni.nid)) }
         };
         let record = |peer: &lnet_core::node::Peer| PeerRecord {
             primary_nid: peer.shown_primary(),
             multi_rail: peer.is_multi_rail(),
             state: peer.state,
-            is_gateway: false,
+            is_gateway: peer.is_gateway(),
             fsm_state: node.peer_state(peer).name().to_owned(),
             shared_nids: peer.shared_nids().iter().filter(|nid| local.contains(nid)).copied().collect(),
             nis: peer.shown().into_iter().map(|ni| peer_ni(ni, peer.ni(&ni.nid).is_none())).collect(),
         };
         let page = node.peers_after(after).take_while(|peer| Some(peer.primary) <= last);
         Ok(PeerPage { peers: page.map(record).collect(), next: last.filter(|_| has_more).map(NidText) })
+    }
+
+    /// The routes behind one, by net and gateway, or the first.
+    pub(super) fn routes_behind(&self, after: Option<&RouteSpec>) -> RoutePage {
+        let node = self.lnet.machine();
+        let name = |spec: &RouteSpec| (spec.net, spec.gateway);
+        let mut behind =
+            node.net_routes().skip_while(|route| after.is_some_and(|after| name(&route.spec) <= name(after)));
+        let record = |route: NetRoute| RouteRecord {
+            spec: route.spec,
+            state: if route.is_up { RouteState::Up } else { RouteState::Down },
+            r#type: if route.is_multi_hop { RouteType::MultiHop } else { RouteType::SingleHop },
+        };
+        let routes = behind.by_ref().take(PAGE_NIDS).map(record).collect();
+        RoutePage { routes, has_more: behind.next().is_some() }
     }
 
     pub(super) fn global_record(&self) -> Globals {
@@ -379,7 +403,9 @@ pub(super) fn statistics(sum: &stats::Statistics, errors: u64, discovery: &Disco
 mod tests {
     use super::*;
     use crate::control::ControlOptions;
+    use lnet_model::Errno;
     use lnet_model::peer::PeerSpec;
+    use lnet_model::records::ExplainedKind;
     use lnet_model::request::{Change, ChangeSet};
     use lnet_user::{Lnet, NodeConfig};
 
@@ -431,5 +457,47 @@ mod tests {
         assert!(told.windows(2).all(|pair| pair[0].primary_nid < pair[1].primary_nid));
         let (last, none) = (told.last().unwrap().primary_nid, PeerPage::default());
         assert_eq!(runtime.block_on(control.peers_behind(Some(last))).unwrap(), none);
+    }
+
+    /// Routes are made and deleted by requests, shown in pages, and chosen from.
+    #[test]
+    fn routes_are_made_told_and_explained() {
+        let (nid, control, runtime) = in_process("in-process:routes");
+        let gateway = Nid::new_ip(Net::XDP, [10, 9, 7, 2].into()).unwrap();
+        let net = |number: u16| Net::new(Net::XDP.net_type(), number);
+        let spec = |number| RouteSpec { hops: Some(2), priority: 3, ..RouteSpec::new(net(number), gateway) };
+        let apply = |changes: Vec<Change>| {
+            let batch = ChangeSet { changes, dry_run: false, generation: None };
+            runtime.block_on(control.apply_batch(batch)).map(|_| ()).map_err(|refusal| refusal.errno)
+        };
+        apply((1..=300).map(|number| Change::AddRoute(spec(number))).collect()).unwrap();
+        let first = control.routes_behind(None);
+        assert_eq!((first.routes.len(), first.has_more), (PAGE_NIDS, true));
+        let second = control.routes_behind(first.routes.last().map(|record| &record.spec));
+        assert_eq!((second.routes.len(), second.has_more), (300 - PAGE_NIDS, false));
+        let told = first.routes.iter().chain(&second.routes);
+        assert!(told.clone().map(|record| record.spec).eq((1..=300).map(spec)));
+        let is_shown =
+            |record: &RouteRecord| (record.state, record.r#type) == (RouteState::Up, RouteType::MultiHop);
+        assert!(told.clone().all(is_shown));
+        let peers = runtime.block_on(control.peers_behind(None)).unwrap().peers;
+        let peer = peers.iter().find(|peer| peer.primary_nid == gateway).unwrap();
+        assert!(peer.is_gateway && peer.nis.iter().all(|ni| ni.is_alive == Some(true)));
+        assert_eq!(apply(vec![Change::AddRoute(spec(7))]), Err(Errno::EXIST));
+        let far = Nid::new_ip(net(7), [10, 9, 7, 3].into()).unwrap();
+        let explained = runtime.block_on(control.explained(far)).unwrap();
+        let choice = explained.choices.first().unwrap();
+        assert_eq!(
+            (choice.gateway, choice.path.unwrap().from, choice.path.unwrap().to),
+            (Some(gateway), nid, far)
+        );
+        let step = choice.steps.iter().find(|step| step.kind == ExplainedKind::Gateway).unwrap();
+        let hops = step.candidates[0].values.iter().find(|(name, _)| name == "hops");
+        assert_eq!(hops.map(|(_, value)| *value), Some(2));
+        apply((1..=300).map(|number| Change::DeleteRoute { net: net(number), gateway }).collect()).unwrap();
+        assert_eq!(control.routes_behind(None), RoutePage::default());
+        let gone = Change::DeleteRoute { net: net(7), gateway };
+        assert_eq!(apply(vec![gone]), Err(Errno::NOENT));
+        assert_eq!(runtime.block_on(control.explained(far)).unwrap().choices[0].path, None);
     }
 }

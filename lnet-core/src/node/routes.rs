@@ -5,7 +5,7 @@
 //! made, and the route goes with that net; two NIDs of one peer are one gateway. A gateway is a peer, which
 //! makes no room for others. A route is up until something says otherwise ([`Node::set_route_state`]).
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
 
@@ -247,6 +247,20 @@ impl<O: Clone> Node<O> {
         })
     }
 
+    /// The gateways that messages to a NID go by before others, by their primary NIDs.
+    #[must_use]
+    pub fn preferred_gateways(&self, nid: &Nid) -> Vec<Nid> {
+        let rules = self.rules.preferred_gateways(|| self.gateway_names());
+        let its = rules.into_iter().filter(|(pattern, _)| pattern.covers(nid));
+        let gateways: BTreeSet<Nid> = its.flat_map(|(_, gateways)| gateways).collect();
+        gateways.into_iter().collect()
+    }
+
+    /// The primary NIDs of the gateways, by which policies name them.
+    fn gateway_names(&self) -> impl Iterator<Item = Nid> {
+        self.routes.list.gateways().map(|nid| self.peers.get(nid).map_or(*nid, |peer| peer.primary))
+    }
+
     /// Whether the gateway of a route has told its NIDs, and none on the net is among them.
     fn is_far_behind(&self, spec: &RouteSpec) -> bool {
         let is_far = |peer: &Peer| {
@@ -338,9 +352,7 @@ impl<O: Clone> Node<O> {
             }
             gateways.extend(nids);
         }
-        // Policies name gateways by their primary NIDs.
-        let primary = |nid: &Nid| self.peers.get(nid).map_or(*nid, |peer| peer.primary);
-        let preferences = self.rules.preferred_gateways(|| self.routes.list.gateways().map(primary));
+        let preferences = self.rules.preferred_gateways(|| self.gateway_names());
         NetRoutes::new(nis, gateways).with_preferences(preferences)
     }
 }
