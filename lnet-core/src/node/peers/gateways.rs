@@ -20,7 +20,7 @@ impl PeerTable {
             } else if self.max > 0 && self.gateways.contains(&nid) {
                 self.insert(Box::new(Peer::new(nid, 0)));
             }
-            // One that was no peer before makes room as any other.
+            // A node that was no peer before makes room as any other.
             if self.get(&nid).is_some_and(|peer| !peer.stays() && peer.last_traffic == 0) {
                 self.note_traffic(&nid, false);
             }
