@@ -45,7 +45,7 @@ pub(crate) struct AddArgs {
     /// Nets or NIDs of peers; with --src local NIDs that they prefer
     #[arg(long, short, value_name = "PATTERN")]
     dst: Option<String>,
-    /// Gateways that peers of --dst prefer; without effect while nothing is routed
+    /// Gateways by which messages to peers of --dst go before others, by their primary NIDs
     #[arg(long, short, value_name = "PATTERN")]
     rte: Option<String>,
     /// Priority, 0 is the best; of --src or --dst alone [default: 0]
