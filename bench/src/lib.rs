@@ -16,5 +16,6 @@ pub mod played;
 pub mod queues;
 pub mod random;
 pub mod raw;
+pub mod segments;
 pub mod selftest;
 pub mod threaded;

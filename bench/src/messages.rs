@@ -13,7 +13,7 @@ use lnet_core::portal::EntrySpec;
 use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_user::Buffer;
 use lnet_user::node::CHUNK_BYTES;
-use lnet_user::node::{NiConfig, NodeConfig, NodeDriver, ReactorChoice, Switch, XdpMode};
+use lnet_user::node::{Carrier, NiConfig, NodeConfig, NodeDriver, ReactorChoice, Switch, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::{MessageType, ProcessId};
 
@@ -68,7 +68,8 @@ pub struct EndConfig {
     pub window: usize,
     /// Buffers that messages are sent from, in turn.
     pub buffers: usize,
-    /// Whether all buffers are registered.
+    /// Whether all buffers are registered. Long messages go by the rings then, which alone send without a
+    /// copy.
     pub registered: bool,
     /// Frames of a million that its XDP program drops of those that it receives.
     pub loss_per_million: u32,
@@ -138,7 +139,8 @@ impl End {
         let EndConfig { bytes, buffers, entries, .. } = config;
         // Another LND than xdp has no such option.
         let checksum = Some(config.checksum).filter(|checksum| *checksum == Switch::Off);
-        let ni = NiConfig::new(side.nid, side.interface).checksum(checksum);
+        let carrier = config.registered.then_some(Carrier::Rings);
+        let ni = NiConfig::new(side.nid, side.interface).checksum(checksum).carrier(carrier);
         let node_config = NodeConfig::new(vec![ni]).limits(node::LIMITS);
         let mut node_config = node_config.mode(config.mode).reactor(config.reactor);
         if config.registered {

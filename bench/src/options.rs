@@ -47,6 +47,15 @@ pub struct Setup {
     pub size_bytes: usize,
 }
 
+impl Setup {
+    /// The modes of the nodes as a heading has them behind something else: nothing where no node has run that
+    /// tells its mode.
+    #[must_use]
+    pub fn modes(&self) -> String {
+        if self.mode.is_empty() { String::new() } else { format!(", mode {}", self.mode) }
+    }
+}
+
 impl Options {
     /// The time that a measurement takes: the whole, or a tenth of it if the bench is to be quick.
     #[must_use]
@@ -95,4 +104,19 @@ pub fn save(path: &Path, content: &str) -> anyhow::Result<()> {
     std::fs::write(path, content).with_context(|| format!("cannot write {}", path.display()))?;
     eprintln!("wrote {}", path.display());
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Machine, Setup};
+
+    #[test]
+    fn a_heading_has_no_modes_where_no_node_tells_one() {
+        let of = |mode: &str| {
+            let mode = mode.to_owned();
+            Setup { machine: Machine::this(), mode, mtu_bytes: 1500, size_bytes: 64 }.modes()
+        };
+        assert_eq!(of(""), "");
+        assert_eq!(of("native and socket"), ", mode native and socket");
+    }
 }

@@ -34,6 +34,7 @@ const PEERS_NETWORK: &str = "10.212.0.0/16";
   cargo xtask bench --bulk --mtu 1500
   cargo xtask bench --compare --net tcp
   cargo xtask bench --compare --only checksums
+  cargo xtask bench --compare --only sockets,limit,iperf3 --size 1048576 --mtu 1500
   cargo xtask bench --compare --net tcp --size 1048576 --only lst,iperf3
   cargo xtask bench --posted 1000000
   cargo xtask bench --peers 1000
@@ -54,8 +55,8 @@ pub(crate) struct Options {
     bulk: bool,
     /// Puts and Gets of 64 bytes, 4 KiB and 1 MiB (or of --size), one alone and 64 at once (or --at-once), of
     /// application-driven and threaded nodes, and bulk data of LNet selftest, beside raw frames,
-    /// ucx_perftest, fi_pingpong, sockperf and iperf3, as far as they are installed; how soon entries are
-    /// posted; and Puts with and without checksums of payloads
+    /// ucx_perftest, fi_pingpong, sockperf and iperf3, as far as they are installed; long ones beside
+    /// segmented datagrams with one copy a side, the limit of the link; how soon entries are posted; and Puts with and without checksums of payloads
     #[arg(long, conflicts_with_all = ["bulk", "posted", "peers"])]
     compare: bool,
     /// Rate of small Puts with 1 and with so many exact match entries posted

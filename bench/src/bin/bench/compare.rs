@@ -15,10 +15,10 @@ use lnet_bench::measure::{self, Endpoint, Flood};
 use lnet_bench::messages::{self, EndConfig, Operation};
 use lnet_bench::options::{Options, Setup};
 use lnet_bench::others::{Found, Other};
-use lnet_bench::{raw, selftest, threaded};
+use lnet_bench::{raw, segments, selftest, threaded};
 use lnet_load::Distribution;
 use lnet_user::api::Threads;
-use lnet_user::node::Switch;
+use lnet_user::node::{Carrier, NiConfig, Switch, XdpMode};
 use lnet_user::runtime::Idle;
 use lnet_wire::NetType;
 use serde::Serialize;
@@ -60,6 +60,15 @@ const UNACKNOWLEDGED_PUT: Operation = Operation::Put { ack: false };
 const UNACKNOWLEDGED_BYTES: usize = 64;
 /// The size beside which it stands how soon entries are posted: buffers of a byte each.
 const POSTING_BYTES: usize = 64;
+/// The row of what a link carries at most by datagrams of the kernel.
+const LIMIT: &str = "physical limit, segmented datagrams";
+/// Ways of frames of threaded nodes on an xdp net, besides the one that they choose.
+const WAYS: [(&str, XdpMode, Carrier); 2] = [
+    ("threaded, over sockets", XdpMode::Socket, Carrier::Auto),
+    ("threaded, by rings alone", XdpMode::Auto, Carrier::Rings),
+];
+/// Rows over which ratios are: the first that was measured.
+const BASES: [&str; 2] = ["Put, application-driven", "iperf3, TCP"];
 const CONGESTION_CONTROL: &str = "/proc/sys/net/ipv4/tcp_congestion_control";
 /// Columns of a row's name.
 const NAME_WIDTH: usize = 36;
@@ -167,6 +176,12 @@ fn transfers(link: &Link, time: Duration, is_write: bool, bytes: usize) -> anyho
     Ok(Found { round_trip_us: Some(1e6 / per_second(1)?), per_second: Some(per_second(CONCURRENCY)?) })
 }
 
+/// Segmented datagrams of the kernel with one copy a side, for messages that a datagram does not hold.
+fn limit(link: &Link, bytes: usize, time: Duration) -> anyhow::Result<Found> {
+    let flood = segments::flood(link, bytes, time)?;
+    Ok(Found { round_trip_us: None, per_second: Some(flood.received_per_second()) })
+}
+
 /// Frames of that payload; of more than a frame takes, what full ones carry.
 fn frames(link: &Link, bytes: usize, time: Duration, pings: u64) -> anyhow::Result<Found> {
     let full_bytes = link.mtu + ETHERNET_BYTES;
@@ -254,7 +269,11 @@ fn subjects<'a>(cli: &'a Cli, bytes: usize, not_installed: &mut BTreeSet<&'stati
     let (link, time, at_once) = (&options.link, options.time(Duration::from_secs(1)), *at_once);
     let pings = if options.quick { 2_000 } else { 20_000 };
     let mut subjects: Vec<Subject<'a>> = Vec::new();
+    let is_xdp = link.nid_a.net().net_type() == NetType::XDP;
     subjects.push(("raw AF_XDP".to_owned(), Box::new(move || frames(link, bytes, time, pings))));
+    if bytes >= link.mtu {
+        subjects.push((LIMIT.to_owned(), Box::new(move || limit(link, bytes, time))));
+    }
     for (name, operation) in KINDS {
         if operation == UNACKNOWLEDGED_PUT && bytes != UNACKNOWLEDGED_BYTES {
             continue;
@@ -269,6 +288,17 @@ fn subjects<'a>(cli: &'a Cli, bytes: usize, not_installed: &mut BTreeSet<&'stati
             let open = move |side: Side<'_>, window| open(side, window)?.spread(window);
             let measure = move || messages(link, time, at_once, open);
             subjects.push((format!("{name}, threaded, a descriptor each"), Box::new(measure)));
+        }
+        // A short message goes by the rings in any case.
+        let is_other = |(_, mode, _): &(_, XdpMode, _)| *mode == XdpMode::Socket || bytes >= link.mtu;
+        let has_ways = is_xdp && operation != UNACKNOWLEDGED_PUT;
+        for (words, mode, carrier) in WAYS.into_iter().filter(|way| has_ways && is_other(way)) {
+            let open = move |side: Side<'_>, window| {
+                let ni = NiConfig::new(side.nid, side.interface).mode(Some(mode)).carrier(Some(carrier));
+                threaded::End::open_with(vec![ni], side.peer.nid, operation, (bytes, window), &Threads::new())
+            };
+            subjects
+                .push((format!("{name}, {words}"), Box::new(move || messages(link, time, at_once, open))));
         }
     }
     if bytes == POSTING_BYTES {
@@ -383,15 +413,15 @@ fn checksum_table(text: &mut String, document: &Document) {
 }
 
 fn table(document: &Document) -> String {
-    let Setup { machine, mode, mtu_bytes, .. } = &document.setup;
-    let mut text =
-        format!("{machine}\n\nMTU {mtu_bytes}, mode {mode}, TCP with {}\n", document.congestion_control);
+    let Setup { machine, mtu_bytes, .. } = &document.setup;
+    let modes = document.setup.modes();
+    let mut text = format!("{machine}\n\nMTU {mtu_bytes}{modes}, TCP with {}\n", document.congestion_control);
     let mut size_bytes = None;
     for row in &document.rows {
         if size_bytes.replace(row.size_bytes) != Some(row.size_bytes) {
             let _ = writeln!(
                 text,
-                "\n{:<NAME_WIDTH$}{:>10}{:>18}{:>8}{:>12}{:>24}{:>8}{:>9}",
+                "\n{:<NAME_WIDTH$}{:>10}{:>20}{:>8}{:>14}{:>24}{:>8}{:>9}",
                 format!("{} bytes", row.size_bytes),
                 "alone us",
                 "(range)",
@@ -402,9 +432,11 @@ fn table(document: &Document) -> String {
                 "Gbit/s"
             );
         }
-        let is_base =
-            |other: &&Row| other.size_bytes == row.size_bytes && other.name == "Put, application-driven";
-        let base = document.rows.iter().find(is_base);
+        let named = |name: &&str| {
+            let is_it = |other: &&Row| other.size_bytes == row.size_bytes && other.name == *name;
+            document.rows.iter().find(is_it)
+        };
+        let base = BASES.iter().find_map(named);
         let ratio = |of: fn(&Row) -> &[f64]| Some(median(of(row))? / median(of(base?))?);
         let cell = |value: Option<f64>, digits| value.map_or("-".to_owned(), |it| format!("{it:.digits$}"));
         let range = |sorted: &[f64], digits: usize| match sorted {
@@ -414,7 +446,7 @@ fn table(document: &Document) -> String {
         let gigabits = |rate: f64| rate * row.size_bytes as f64 * 8.0 / 1e9;
         let _ = writeln!(
             text,
-            "{:<NAME_WIDTH$}{:>10}{:>18}{:>8}{:>12}{:>24}{:>8}{:>9}",
+            "{:<NAME_WIDTH$}{:>10}{:>20}{:>8}{:>14}{:>24}{:>8}{:>9}",
             row.name,
             cell(median(&row.alone_us), 1),
             range(&row.alone_us, 1),
@@ -439,7 +471,7 @@ fn table(document: &Document) -> String {
     text += "\npause: half a round trip after a pause, in which both ends have slept.\n\
              alone: one message from its start until its initiator knows that it is over (a Put by its ACK, one without ACK by its SEND), or a round trip; \
              a transfer of LNet selftest (lst) is bulk data between a request and its answer, of threaded nodes; \
-             figures are the medians of the turns, each of which has all rows of a size; ratios are over the Put of application-driven nodes. A frame cannot hold what is longer than the MTU: \
+             figures are the medians of the turns, each of which has all rows of a size; ratios are over the Put of application-driven nodes, without one over iperf3. A frame cannot hold what is longer than the MTU: \
              raw is a flood of full ones then.";
     if !document.not_installed.is_empty() {
         let packages: Vec<_> = document.not_installed.iter().copied().collect();
