@@ -93,18 +93,24 @@ fn what_takes_long_messages_is_told_and_why() {
         let shown = two.a.good(words);
         assert!(shown.contains(expected), "{expected:?} is not in {shown}");
     };
-    let software = "rings, no device stands behind the interface that could cut up runs";
-    told("net show --net xdp -v", &format!("active carrier: {software}"));
-    told(&format!("explain {b}"), &format!("carrier: {software}"));
+    let veth = "socket, a run of frames costs a veth less than each alone";
+    told("net show --net xdp -v", &format!("active carrier: {veth}"));
+    told(&format!("explain {b}"), &format!("carrier: {veth}"));
     two.b.good("load start target");
+    two.a.good("net set --all --carrier rings");
+    told(&format!("explain {b}"), "carrier: rings, carrier is rings");
     two.a.good(&format!("load wait {}", begin(&two.a, &b, 50)));
     assert_eq!(count(&two.a, BESIDE), 0);
+    two.a.good("net set --all --carrier auto");
+    two.a.good(&format!("load wait {}", begin(&two.a, &b, 50)));
+    wait_until("frames leave beside the rings", PATIENCE, || count(&two.a, BESIDE) > 100);
+    let by_auto = count(&two.a, BESIDE);
     two.a.good("net set --all --carrier socket");
     told("net show --net xdp -v", "carrier: socket\n");
     told("net show --net xdp -v", "active carrier: socket, carrier is socket");
     told(&format!("explain {b}"), "carrier: socket, carrier is socket");
     two.a.good(&format!("load wait {}", begin(&two.a, &b, 50)));
-    wait_until("frames leave beside the rings", PATIENCE, || count(&two.a, BESIDE) > 100);
+    wait_until("frames leave beside the rings", PATIENCE, || count(&two.a, BESIDE) > by_auto + 100);
     // A node that is made again from its export goes on so.
     let exported = two.a.good("export --backup");
     two.a.good("lnet unconfigure");

@@ -13,7 +13,7 @@ use lnet_load::Pattern;
 use lnet_tests::netns::{Netns, Wiring};
 use lnet_tests::node::{config, nid_v4, process, start};
 use lnet_user::Buffer;
-use lnet_user::node::NodeDriver;
+use lnet_user::node::{Carrier, NodeDriver};
 use lnet_user::runtime::{Delivery, Worker};
 use lnet_wire::{MessageType, ProcessId};
 
@@ -54,7 +54,10 @@ fn pattern(mark: u64) -> Pattern {
 fn ends(netns: &Netns) -> [End; 2] {
     [netns.a(), netns.b()].map(|namespace| {
         let nid = nid_v4(namespace.interface(), 0);
-        let config = config(namespace, nid).shards(1).policies(Vec::new()).registered_bytes(REGISTERED_BYTES);
+        let mut config =
+            config(namespace, nid).shards(1).policies(Vec::new()).registered_bytes(REGISTERED_BYTES);
+        // Rings alone send without a copy.
+        config.nis = config.nis.into_iter().map(|ni| ni.carrier(Some(Carrier::Rings))).collect();
         let (node, mut workers) = start(namespace, &config);
         for message_type in [MessageType::Put, MessageType::Get, MessageType::Ack, MessageType::Reply] {
             node.programs()[0].lock().unwrap().set_fault(message_type, DROPPED_PPM, 0).unwrap();

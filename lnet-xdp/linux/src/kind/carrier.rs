@@ -2,7 +2,8 @@
 //!
 //! A socket hands the kernel many frames at once, a run, which a card cuts up. Over rings each frame costs
 //! the kernel as much as a packet. A device of software has the run cut up by the CPU that sends, before an
-//! XDP program sees it.
+//! XDP program sees it. Over a veth that costs less all the same, whatever the MTU, and even where a frame is
+//! as long as a run may be (docs/performance.md); other devices of software were not measured.
 
 use std::fmt;
 
@@ -13,6 +14,8 @@ use lnet_model::lnd::Carrier;
 pub(super) struct Facts {
     /// Whether a device of a bus stands behind the interface.
     pub(super) has_device: bool,
+    /// Whether it is one end of a veth pair.
+    pub(super) is_veth: bool,
     /// Whether the interface cuts up runs; `None` where the kernel does not tell.
     pub(super) cuts_runs: Option<bool>,
     /// Whether the device reads the frames of the rings itself.
@@ -30,7 +33,9 @@ enum CarrierReason {
     NoSocket(String),
     /// The device reads the frames of the rings itself.
     ZeroCopy,
-    /// The interface is one of software.
+    /// The interface is one end of a veth pair.
+    Veth,
+    /// The interface is another one of software.
     Software,
     /// The device does not cut up runs.
     Uncut,
@@ -51,13 +56,15 @@ pub(super) fn choose(option: Carrier, facts: &Facts) -> CarrierChoice {
     if let Some(why) = facts.no_socket.clone().filter(|_| option != Carrier::Rings) {
         return rings(CarrierReason::NoSocket(why));
     }
+    let socket = |reason| CarrierChoice { by_socket: true, reason };
     match option {
         Carrier::Rings => rings(CarrierReason::Option),
-        Carrier::Socket => CarrierChoice { by_socket: true, reason: CarrierReason::Option },
+        Carrier::Socket => socket(CarrierReason::Option),
         Carrier::Auto if facts.zero_copy => rings(CarrierReason::ZeroCopy),
+        Carrier::Auto if facts.is_veth => socket(CarrierReason::Veth),
         Carrier::Auto if !facts.has_device => rings(CarrierReason::Software),
         Carrier::Auto if facts.cuts_runs != Some(true) => rings(CarrierReason::Uncut),
-        Carrier::Auto => CarrierChoice { by_socket: true, reason: CarrierReason::Cut },
+        Carrier::Auto => socket(CarrierReason::Cut),
     }
 }
 
@@ -81,6 +88,10 @@ impl fmt::Display for CarrierChoice {
             CarrierReason::Option => write!(f, "carrier is {carrier}"),
             CarrierReason::NoSocket(why) => write!(f, "a socket cannot be had: {why}"),
             CarrierReason::ZeroCopy => f.write_str("they have zero copy"),
+            CarrierReason::Veth => f.write_str(
+                "a run of frames costs a veth less than each alone (mode socket carries more still where the MTU is \
+                 short, small messages take twice as long); rings to peers in generic mode, which take no runs",
+            ),
             CarrierReason::Software => f.write_str("no device stands behind the interface that could cut up runs"),
             CarrierReason::Uncut => f.write_str("the device does not cut up runs (tx-udp-segmentation)"),
             CarrierReason::Cut => f.write_str(
@@ -94,7 +105,8 @@ impl fmt::Display for CarrierChoice {
 mod tests {
     use super::*;
 
-    const CARD: Facts = Facts { has_device: true, cuts_runs: Some(true), zero_copy: false, no_socket: None };
+    const CARD: Facts =
+        Facts { has_device: true, is_veth: false, cuts_runs: Some(true), zero_copy: false, no_socket: None };
 
     fn check(option: Carrier, facts: &Facts, of_shards: Carrier, words: &str) {
         let chosen = choose(option, facts);
@@ -116,8 +128,21 @@ mod tests {
     }
 
     #[test]
+    fn auto_is_the_socket_over_a_veth_whatever_that_cuts_up() {
+        let words = "socket, a run of frames costs a veth less than each alone";
+        for cuts_runs in [Some(true), Some(false), None] {
+            let veth = Facts { has_device: false, is_veth: true, cuts_runs, ..CARD };
+            check(Carrier::Auto, &veth, Carrier::Auto, words);
+            check(Carrier::Rings, &veth, Carrier::Rings, "rings, carrier is rings");
+            let without = Facts { no_socket: Some("too many files".to_owned()), ..veth };
+            let refused = "rings, a socket cannot be had: too many files";
+            check(Carrier::Auto, &without, Carrier::Rings, refused);
+        }
+    }
+
+    #[test]
     fn what_is_asked_for_is_had_where_it_can_be() {
-        let software = Facts { has_device: false, cuts_runs: None, zero_copy: true, no_socket: None };
+        let software = Facts { has_device: false, cuts_runs: None, zero_copy: true, ..CARD };
         for facts in [&CARD, &software] {
             check(Carrier::Socket, facts, Carrier::Socket, "socket, carrier is socket");
             check(Carrier::Rings, facts, Carrier::Rings, "rings, carrier is rings");

@@ -643,8 +643,10 @@ fn ring_ports(
     let receive_bytes = lnd::receive_bytes(&config.rings, shards, sharers);
     let frame_max_bytes = zero_copy.frame_max_bytes(lnd::frame_max_bytes(&config.rings));
     let sockets: Result<Vec<_>, _> = (0..shards).map(|_| Bulk::open(&plan.port, frame_max_bytes)).collect();
+    let is_veth = plan.interface.role == Role::Veth;
     let facts = carrier::Facts {
         has_device: plan.interface.has_device,
+        is_veth,
         cuts_runs: cuts_runs(plan.interface.index).unwrap_or_default(),
         zero_copy: zero_copy.binding.zero_copy,
         no_socket: sockets.as_ref().err().map(ToString::to_string),
@@ -652,7 +654,7 @@ fn ring_ports(
     let chosen = carrier::choose(request.options.carrier(), &facts);
     // Runs are cut up before a card, or by the other end of a veth. A tap hands its program whole runs
     // (`tun_xdp_one` in drivers/net/tun.c).
-    let is_cut_up = plan.interface.has_device || plan.interface.role == Role::Veth;
+    let is_cut_up = plan.interface.has_device || is_veth;
     let sees_no_runs = mode == ActiveMode::Native && is_cut_up;
     let mut sockets = sockets.unwrap_or_default().into_iter();
     let port = |(frames, rings)| {
