@@ -56,7 +56,8 @@ pub(crate) struct Options {
     /// Puts and Gets of 64 bytes, 4 KiB and 1 MiB (or of --size), one alone and 64 at once (or --at-once), of
     /// application-driven and threaded nodes, and bulk data of LNet selftest, beside raw frames,
     /// ucx_perftest, fi_pingpong, sockperf and iperf3, as far as they are installed; long ones beside
-    /// segmented datagrams with one copy a side, the limit of the link; how soon entries are posted; and Puts with and without checksums of payloads
+    /// segmented datagrams with one copy a side, the limit of the link; how soon entries are
+    /// posted; and Puts with and without checksums of payloads
     #[arg(long, conflicts_with_all = ["bulk", "posted", "peers"])]
     compare: bool,
     /// Rate of small Puts with 1 and with so many exact match entries posted

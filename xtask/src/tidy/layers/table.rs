@@ -484,6 +484,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("played", &[]),
             ("queues", &["measure"]),
             ("raw", &["link", "measure"]),
+            ("segments", &["link", "measure"]),
             ("selftest", &["link"]),
             ("threaded", &["link", "measure", "messages", "node"]),
         ],
