@@ -252,7 +252,9 @@ by_rings() {
 }
 
 beside_rings() {
-	lnetctl net show -v 1 | grep 'active carrier:' && lnetctl frames show | grep 'frames beside rings:'
+	lnetctl net show -v 1 | grep 'active carrier:' || return 1
+	# Where there were none, there is no line.
+	lnetctl frames show | grep 'frames beside rings:' || echo 'frames beside rings: 0'
 }
 
 loads() {
