@@ -94,8 +94,8 @@ fn what_takes_long_messages_is_told_and_why() {
         assert!(shown.contains(expected), "{expected:?} is not in {shown}");
     };
     let veth = "socket, a run of frames costs a veth less than each alone";
-    told("net show --net xdp -v", &format!("active carrier: {veth}"));
-    told(&format!("explain {b}"), &format!("carrier: {veth}"));
+    told("net show --net xdp -v", veth);
+    told(&format!("explain {b}"), veth);
     two.b.good("load start target");
     two.a.good("net set --all --carrier rings");
     told(&format!("explain {b}"), "carrier: rings, carrier is rings");
