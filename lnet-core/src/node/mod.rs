@@ -58,7 +58,7 @@ pub use peers::{Claim, Peer, PeerEdit, PeerError, PeerNi, TOLD_MAX, peer_state};
 pub use pings::{PingId, PingKind, Pinged};
 pub use questions::NamedClaim;
 pub use recovery::{Recovering, Recovery};
-pub use routes::{NET_ROUTES_MAX, NetRoute, RouteError};
+pub use routes::{GATEWAY_NIS_MAX, NET_ROUTES_MAX, NetRoute, RouteError};
 pub use settings::Settings;
 pub use states::{LocalNetState, LocalNiState, PeerNiState, PeerState, PeerTraffic};
 pub use verify::Difference;

@@ -20,6 +20,9 @@ use crate::topology::{GatewayNi, HEALTH_MAX, NetRoutes, NiStatus};
 /// Most net routes of a node.
 pub const NET_ROUTES_MAX: usize = 1 << 16;
 
+/// NIs of a gateway that messages are sent to, for each of its routes: a gateway may tell of many.
+pub const GATEWAY_NIS_MAX: usize = 16;
+
 /// A net route of a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct NetRoute {
@@ -331,14 +334,17 @@ impl<O: Clone> Node<O> {
     }
 
     fn made_table(&self, near: &[(Net, bool)]) -> NetRoutes {
-        let (mut nis, mut gateways) = (Vec::new(), Vec::new());
+        let (mut nis, mut gateways, mut listed) = (Vec::new(), Vec::new(), BTreeSet::new());
         for (spec, is_up) in self.routes.list.all() {
             let peer = self.peers.get(&spec.gateway);
             let nids = nids_of_gateway(&spec.gateway, peer);
             // A peer that is not Multi-Rail takes messages for others by the NID that it was named by.
             let used = if peer.is_some_and(Peer::is_multi_rail) { &nids[..] } else { &nids[..1] };
-            for nid in used.iter().filter(|nid| *is_up && !self.is_local(nid)) {
-                let Some((_, awaits_link)) = near.iter().find(|(net, _)| *net == nid.net()) else { continue };
+            let usable = used.iter().filter(|nid| *is_up && !self.is_local(nid)).filter_map(|nid| {
+                let (_, awaits_link) = near.iter().find(|(net, _)| *net == nid.net())?;
+                Some((nid, awaits_link))
+            });
+            for (nid, awaits_link) in usable.take(GATEWAY_NIS_MAX) {
                 let ni = GatewayNi {
                     nid: *nid,
                     gateway: peer.map_or(spec.gateway, |peer| peer.primary),
@@ -350,7 +356,9 @@ impl<O: Clone> Node<O> {
                 };
                 nis.push((spec.net, ni));
             }
-            gateways.extend(nids);
+            if listed.insert(spec.gateway) {
+                gateways.extend(nids);
+            }
         }
         let preferences = self.rules.preferred_gateways(|| self.gateway_names());
         NetRoutes::new(nis, gateways).with_preferences(preferences)

@@ -400,7 +400,7 @@ impl Shard {
         let credit = has_ni_credit.then_some(record.credit_of);
         let choice = match may_go_on {
             false => None,
-            true if is_given => Some(failed),
+            true if is_given => self.select_other_gateway(now, &failed, (memory, is_ping)).or(Some(failed)),
             true => self
                 .select_again(now, &failed, (memory, is_ping))
                 .or_else(|| self.may_take_the_same(status, &failed).then_some(failed)),

@@ -1,7 +1,7 @@
 //! Net routes that the administrator makes.
 
 use lnet_core::node::{
-    Action, Node, NodeChange, PeerEdit, PingKind, Report, Request, RequestError, peer_state,
+    Action, GATEWAY_NIS_MAX, Node, NodeChange, PeerEdit, PingKind, Report, Request, RequestError, peer_state,
 };
 use lnet_core::topology::{GatewayNi, HEALTH_MAX, PRIORITY_NONE};
 use lnet_model::peer::PeerSpec;
@@ -158,6 +158,19 @@ fn all_nids_of_a_peer_are_one_gateway() {
     assert_eq!(healths, [(nids[0], HEALTH_MAX), (nids[1], 700)]);
     runner.batch(&[delete(far(), nids[0])]).unwrap();
     assert_eq!(specs(&runner), []);
+}
+
+#[test]
+fn a_gateway_with_many_nis_makes_no_large_table() {
+    let mut runner = runner();
+    let nids: Vec<_> = (7..47).map(|host| nid(1, host)).collect();
+    tell(&mut runner, ROUTER, &nids);
+    runner.batch(&[route(far(), nids[30])]).unwrap();
+    let used = to(&runner, far());
+    assert_eq!(used.len(), GATEWAY_NIS_MAX);
+    assert!(used.contains(&nids[30]), "the one that was named is among them");
+    let routes = runner.topology.net_routes().unwrap();
+    assert!(nids.iter().all(|nid| routes.is_gateway(nid)), "each may bring what is from far");
 }
 
 #[test]

@@ -197,7 +197,7 @@ fn equal_gateways_are_used_by_their_load_and_in_turn() {
     assert_eq!(explained(&node), (nid(1, 8), vec![Criterion::QueuedBytes]));
     let message = one(&mut node);
     node.shard.sent(NOW, message.tx, Status::Ok);
-    // It was used directly, and is so again.
+    // The first gateway was used directly, and is used again.
     assert_eq!(explained(&node), (nid(1, 7), vec![]));
     assert_eq!(hops(&mut node, far(), 4), [7, 8, 7, 8].map(|host| nid(1, host)));
     assert_eq!(explained(&node), (nid(1, 7), vec![Criterion::PeerSequence]));
@@ -266,6 +266,23 @@ fn nids_of_a_multi_rail_peer_take_turns() {
     let mut used: Vec<_> = (0..3).map(|_| to(&mut node, nids[3])).collect();
     used.sort();
     assert_eq!(used, [(nids[2], nid(2, 7)), (nids[0], nid(1, 7)), (nids[1], nid(1, 7))]);
+    // The other net takes what the one gateway to a net does not, at once and from then on.
+    let mut node_without = node_of(topology([HEALTH_MAX; 4]));
+    let silent = loop {
+        put(&mut node_without, nids[0]);
+        let message = one(&mut node_without);
+        if message.next_hop == nid(1, 7) {
+            break message;
+        }
+        node_without.shard.sent(NOW, message.tx, Status::Ok);
+        node_without.events();
+    };
+    node_without.shard.sent(NOW, silent.tx, Status::NeverSent(Cause::Timeout));
+    let again = one(&mut node_without);
+    assert_eq!((again.header.destination.nid, again.next_hop), (nids[2], nid(2, 7)));
+    node_without.shard.sent(NOW, again.tx, Status::Ok);
+    node_without.events();
+    assert!((0..4).all(|_| to(&mut node_without, nids[0]) == (nids[2], nid(2, 7))));
     update(&mut node, topology([900, HEALTH_MAX, HEALTH_MAX - 1, HEALTH_MAX]));
     assert!((0..3).all(|_| to(&mut node, nids[0]) == (nids[1], nid(1, 7))));
     // A NI that has its net leads there directly.
@@ -442,6 +459,31 @@ fn what_a_gateway_does_not_take_goes_by_another_one() {
             check_rest(&mut node);
         }
     }
+    // The other NI of a gateway that does not answer comes after other gateways.
+    let [mut one_ni, mut other_ni] = [gateway(1, 7), gateway(1, 9)];
+    (one_ni.gateway, other_ni.gateway) = (nid(1, 7), nid(1, 7));
+    let mut node = node_of(topology(&[one_ni, other_ni, gateway(2, 8)]));
+    for _ in 0..3 {
+        put(&mut node, far());
+        let mut message = one(&mut node);
+        if message.next_hop != nid(2, 8) {
+            node.shard.sent(NOW, message.tx, Status::NeverSent(Cause::Timeout));
+            message = one(&mut node);
+        }
+        assert_eq!(message.next_hop, nid(2, 8));
+        node.shard.sent(NOW, message.tx, Status::Ok);
+        node.events();
+    }
+    // A message that stays with its NI goes by another gateway too.
+    let mut node = node_of(topology(&[gateway(1, 7), gateway(1, 8), gateway(2, 9)]));
+    put_from(&mut node, far(), Some(nid(1, 1)));
+    let first = one(&mut node);
+    node.shard.sent(NOW, first.tx, Status::NeverSent(Cause::Timeout));
+    let second = one(&mut node);
+    assert_eq!((second.ni, second.next_hop == first.next_hop), (first.ni, false));
+    node.shard.sent(NOW, second.tx, Status::Ok);
+    node.events();
+    check_rest(&mut node);
     // Of a peer that sees one source the other gateway has to be on the same net.
     let mut node = node_of(topology(&[gateway(1, 7), gateway(1, 8)]).with_peers(peer(false)));
     put(&mut node, far());

@@ -182,8 +182,13 @@ pub(super) const OTHER: [Criterion; 5] =
 pub(super) const SILENT: [Criterion; 3] = [Criterion::Silence, Criterion::PeerHealth, Criterion::RoundTrip];
 
 /// Criteria for the NID of a Multi-Rail peer behind gateways.
-pub(super) const REMOTE: [Criterion; 4] =
-    [Criterion::PeerNetHealth, Criterion::PeerNetPriority, Criterion::PeerHealth, Criterion::PeerPriority];
+pub(super) const REMOTE: [Criterion; 5] = [
+    Criterion::Answers,
+    Criterion::PeerNetHealth,
+    Criterion::PeerNetPriority,
+    Criterion::PeerHealth,
+    Criterion::PeerPriority,
+];
 
 /// Criteria for the gateway.
 pub(super) const GATEWAY: [Criterion; 12] = [

@@ -26,7 +26,7 @@ const WEIGHED_MAX: usize = 8;
 pub(in crate::shard) struct RouteRequest {
     /// The local NI that it begins with.
     pub(in crate::shard) by: Option<NiId>,
-    /// The NID of a gateway that is out of the question.
+    /// The primary NID of a gateway that is out of the question.
     pub(in crate::shard) avoid: Option<Nid>,
     /// The memory that the message lies in.
     pub(in crate::shard) memory: Option<MemoryNode>,
@@ -42,7 +42,16 @@ struct Weighing<'a> {
     destination: Nid,
 }
 
-impl Weighing<'_> {
+impl<'a> Weighing<'a> {
+    const fn new(now: Instant, request: &'a RouteRequest, routes: &'a NetRoutes, destination: &Nid) -> Self {
+        Self { now, request, routes, destination: *destination }
+    }
+
+    /// Whether a gateway is out of the question, by whichever of its NIs.
+    fn avoids(&self, gateway: &GatewayNi) -> bool {
+        self.request.avoid == Some(gateway.gateway)
+    }
+
     fn prefers(&self, gateway: &GatewayNi) -> bool {
         self.routes.preferred(&self.destination).any(|gateways| gateways.contains(&gateway.gateway))
     }
@@ -95,11 +104,13 @@ impl Shard {
         let view = self.topology.peer(destination);
         let multi_rail = view.filter(|view| view.is_multi_rail);
         let destination = match multi_rail.filter(|_| by.is_none()) {
-            Some(view) => self.choose_remote(routes, view, trace)?,
+            Some(view) => {
+                self.choose_remote(&Weighing::new(now, request, routes, destination), view, trace)?
+            }
             None => *destination,
         };
         let is_steady = multi_rail.is_none() && !request.is_ping && self.topology.finds_peers();
-        let weighing = Weighing { now, request, routes, destination };
+        let weighing = Weighing::new(now, request, routes, &destination);
         let source_net = |tier: &[GatewayNi]| match by {
             Some((_, local)) => Some(local.net),
             None if is_steady => self.source_net(tier, &destination, view),
@@ -140,8 +151,24 @@ impl Shard {
         than: &Choice,
         request: &RouteRequest,
     ) -> Option<Choice> {
+        let nis = self.topology.net_routes()?.to(than.destination.net());
+        let failed = nis.iter().find(|ni| ni.nid == than.next_hop).map(|ni| ni.gateway);
         let choose = |avoid| self.select_route(now, destination, &RouteRequest { avoid, ..*request });
-        choose(Some(than.next_hop)).or_else(|| choose(None).filter(|choice| choice.path() != than.path()))
+        choose(failed).or_else(|| choose(None).filter(|choice| choice.path() != than.path()))
+    }
+
+    /// The path by another gateway for a message that stays with its NI, if its path is by one.
+    #[cold]
+    pub(in crate::shard) fn select_other_gateway(
+        &self,
+        now: Instant,
+        than: &Choice,
+        (memory, is_ping): (Option<MemoryNode>, bool),
+    ) -> Option<Choice> {
+        let request = RouteRequest { by: Some(than.ni), avoid: None, memory, is_ping };
+        self.has_routes(than)
+            .then(|| self.choose_route_again(now, &than.destination, than, &request))
+            .flatten()
     }
 
     /// Whether a path is by a gateway, and another one leads there as well.
@@ -160,15 +187,19 @@ impl Shard {
         path.next_hop != path.destination && self.topology.on_net(net).is_none() && !leads_there()
     }
 
-    /// The best NID of a Multi-Rail peer on the nets that routes lead to; equal ones take turns.
-    fn choose_remote(&self, routes: &NetRoutes, view: &PeerView, trace: &mut impl Trace) -> Option<Nid> {
-        let nets = view.nets().filter(|(net, _)| !routes.to(*net).is_empty());
+    /// The best NID of a Multi-Rail peer on the nets that gateways lead to, those out of the question left
+    /// out; equal ones take turns.
+    fn choose_remote(&self, weighing: &Weighing<'_>, view: &PeerView, trace: &mut impl Trace) -> Option<Nid> {
+        let leads = |net: &Net| weighing.routes.to(*net).iter().any(|ni| !weighing.avoids(ni));
+        let nets = view.nets().filter(|(net, _)| leads(net));
         let nis = nets.flat_map(|(net, nis)| {
+            let is_silent = self.paths.has_silent()
+                && weighing.routes.to(net).iter().all(|ni| self.is_gateway_silent(weighing, ni));
             let net_health = nis.iter().map(|ni| ni.health).max().unwrap_or(0);
-            let of_net = [-i64::from(net_health), view.net_priority(net).into()];
+            let of_net = [i64::from(is_silent), -i64::from(net_health), view.net_priority(net).into()];
             nis.iter().map(move |ni| {
-                let [health, priority] = of_net;
-                (ni.nid, [health, priority, -i64::from(ni.health), ni.priority.into()])
+                let [is_silent, health, priority] = of_net;
+                (ni.nid, [is_silent, health, priority, -i64::from(ni.health), ni.priority.into()])
             })
         });
         let start = self.sequence as usize % nis.clone().count().max(1);
@@ -205,7 +236,7 @@ impl Shard {
                 continue;
             }
             let fits = move |ni: &&GatewayNi| {
-                weighing.request.avoid != Some(ni.nid)
+                !weighing.avoids(ni)
                     && (may_be_silent || !self.is_gateway_silent(weighing, ni))
                     && (!must_be_preferred || weighing.prefers(ni))
             };
