@@ -142,7 +142,7 @@ fn a_shard_that_ends_leaves_the_thread_that_drives_it() {
         }
         unreachable!("the shard ends")
     });
-    // It drives by then.
+    // The thread drives the shard by then.
     told.recv_timeout(Duration::from_secs(20)).unwrap();
     caller.run(|_, _| panic!("on purpose")).unwrap_err();
     let (rounds, error) = waiting.join().expect("a thread that waits has no part in it");

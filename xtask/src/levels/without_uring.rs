@@ -43,7 +43,7 @@ const SELECTIONS: [Selection; 3] = [
             "waiting_tcp",
             "wakeups",
         ],
-        // Its name has that of `tcp`.
+        // The name `shared_tcp` has that of `tcp` in it.
         left_out: &[("shared_tcp", "asks for each reactor by itself, io_uring among them")],
     },
     Selection { target: "control", modules: &["selftest"], left_out: &[] },

@@ -150,7 +150,7 @@ impl Reader {
             "steering" => self.each(value, "steering", Self::steering),
             "ping" => self.ping_block(value, PingPurpose::Ping),
             "discover" => self.ping_block(value, PingPurpose::Discover),
-            // To be deleted or shown, it names nothing.
+            // Rules by address name nothing that could be deleted or shown.
             IP2NETS if is_empty(value) || self.mode != Mode::Add => {}
             IP2NETS => {
                 let message =

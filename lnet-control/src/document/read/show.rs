@@ -28,7 +28,7 @@ impl Reader {
                 detail: reader.detail(entries),
             }),
             "routing" | "buffers" => {
-                // Both are shown together.
+                // The two blocks are shown together.
                 let routing = Instruction::Show(Shown::Routing);
                 if !self.items.iter().any(|item| item.action == routing) {
                     self.push(*position, "routing", routing);

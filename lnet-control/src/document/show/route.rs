@@ -12,7 +12,7 @@ use super::{Detail, Map, block, fields, one, put, text};
 pub struct RouteFilter {
     /// Net that they lead to.
     pub net: Option<Net>,
-    /// NIDs, one of which is their gateway.
+    /// NIDs of gateways, one of which is theirs.
     pub gateways: Option<Vec<Nid>>,
     /// Number of hops, which may be the one that is not said.
     pub hops: Option<Option<u8>>,
