@@ -149,7 +149,8 @@ impl Carried {
             let found = shown.lines().find_map(|line| line.trim().strip_prefix(key));
             found.map(str::trim).with_context(|| format!("no {key} {shown:?}"))
         };
-        let carrier = value("active carrier:")?.to_owned();
+        // YAML has some values in quotes.
+        let carrier = value("active carrier:")?.trim_matches('"').to_owned();
         Ok(Self { carrier, frames: value("frames beside rings:")?.parse()? })
     }
 
@@ -416,6 +417,8 @@ mod tests {
         assert!(!check(("socket", 0), ("rings", 0)) && !check(("rings", 300), ("rings", 300)));
         assert!(!check(("socket", 300), ("rings", 301)) && !check(("socket", 300), ("socket", 300)));
         Carried::read("active carrier: rings, why\n").unwrap_err();
+        let quoted = Carried::read("active carrier: \"socket, why\"\nframes beside rings: 9\n").unwrap();
+        assert!(quoted.is_socket());
     }
 
     #[test]
