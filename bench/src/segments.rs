@@ -39,7 +39,7 @@ fn ip(side: Side<'_>) -> anyhow::Result<IpAddr> {
 /// Floods the far end out of a buffer of so many bytes into another one: such messages, as if they had ends.
 ///
 /// # Errors
-/// What the kernel refused.
+/// The kernel's refusal.
 pub fn flood(link: &Link, message_bytes: usize, time: Duration) -> anyhow::Result<Flood> {
     let (far, near) = (ip(link.far())?, ip(link.near())?);
     let (datagram_bytes, run_bytes) = lengths(link.mtu, far.is_ipv4());

@@ -222,7 +222,7 @@ impl RuleList {
         local.filter_map(|own| Some((*own, rank(own)?))).collect()
     }
 
-    /// What rules say of gateways: which NIDs of peers prefer which of these.
+    /// Preferences for gateways that rules state: which NIDs of peers prefer which of these.
     #[must_use]
     pub fn preferred_gateways<I: Iterator<Item = Nid>>(
         &self,

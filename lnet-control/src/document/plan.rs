@@ -185,7 +185,7 @@ fn order_routes(changes: &mut [(&Item, Change)]) {
     });
 }
 
-/// What a node has, by its names.
+/// The state of a node, by the names in it.
 struct StateIndex<'a> {
     peers: HashMap<Nid, &'a PeerRecord>,
     routes: HashMap<(Net, Nid), &'a RouteRecord>,

@@ -34,7 +34,7 @@ pub struct NetRoute {
     pub is_multi_hop: bool,
 }
 
-/// What is wrong with a change of routes.
+/// Faults of a change of routes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 #[non_exhaustive]
 pub enum RouteError {
@@ -217,7 +217,7 @@ impl Routes {
     }
 }
 
-/// What is wrong with a route by itself.
+/// Finds what is wrong with a route by itself.
 pub(super) fn check(spec: &RouteSpec) -> Result<(), RouteError> {
     let RouteSpec { net, gateway, hops, .. } = *spec;
     if net == Net::LO {

@@ -224,7 +224,7 @@ impl Shard {
 
     /// Whether a target may die of a GET for a portal where it has posted nothing.
     fn dies_of_get(&self, target: &Nid) -> bool {
-        // What is behind a gateway may be any node.
+        // Any node may be behind a gateway.
         let is_kernel = self.topology.on_net(target.net()).map(|own| !own.facts.takes_any_get);
         is_kernel.unwrap_or_else(|| self.topology.net_routes().is_some()) && !self.topology.is_local(target)
     }

@@ -288,7 +288,7 @@ fn who_is_behind_a_gateway_is_asked_by_it() {
     runner.answer_all(&nids, &bytes);
     assert_eq!(runner.node.peer(&behind).unwrap().proven_nids(), nids[..2]);
     assert!(runner.topology.peer(&behind).is_some_and(|peer| peer.is_multi_rail && peer.nis.len() == 2));
-    // What a gateway says of who speaks makes no peers.
+    // A gateway that says who speaks makes no peers by that.
     let stranger = nid(9, 99);
     runner
         .node

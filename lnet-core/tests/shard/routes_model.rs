@@ -65,7 +65,7 @@ impl Run {
         Topology::new(locals.to_vec()).with_net_routes(routes(&table)).with_generation(self.generation)
     }
 
-    /// What counts of a gateway's NI, in its order.
+    /// Values that count of a gateway's NI, in their order.
     fn values(&self, ni: &GatewayNi) -> impl Ord + std::fmt::Debug + use<> {
         let known = self.node.shard.peers().find(|peer| peer.nid == ni.nid);
         let (queued, credits) = known.map_or((0, CREDITS), |peer| (peer.queued_bytes, peer.credits));

@@ -135,7 +135,7 @@ fn what_is_no_route_is_refused() {
     check(&format!("del --net tcp77 {gateway}"), -2, "failed to delete route: ");
     check("del --net tcp6 --gateway 10.77.0.14@tcp", -2, "failed to delete route: ");
     node.bad(&format!("route add --net tcp8 {gateway} --health_sensitivity 1"), 2, &["--health-sensitivity"]);
-    // What gateways are follows from routes, and a net that is routed is none of the node's own.
+    // Routes tell which peers are gateways, and a net that is routed is none of the node's own.
     node.bad("peer add --prim_nid 10.77.0.14@tcp", 234, &["errno: -16"]);
     node.bad("peer del --prim_nid 10.77.0.13@tcp", 234, &["errno: -16"]);
     node.bad("net add --net tcp5 --if eth2", 234, &["errno: -87"]);
@@ -361,7 +361,7 @@ fn routing_is_set_by_words_and_by_documents() {
     ] {
         node.bad_with("import", document, 234, &["errno: -", said]);
     }
-    // What an export has, a node is made of.
+    // A node is made from its export.
     let backup = node.good("export --backup");
     let other = Node::start(Model::configured(2));
     other.good_with("import", &backup);

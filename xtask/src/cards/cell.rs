@@ -154,7 +154,7 @@ impl Pair {
         let net = if cell.mode == "tcp" { "tcp" } else { "xdp" };
         for (machine, to) in self.machines.iter_mut().zip([2, 1]) {
             if cell.is_on_nic() {
-                // Both have added the net, and said so.
+                // The machines have both added the net, and said so.
                 let first = machine.run(&format!("lnetctl ping 10.97.0.{to}@{net}"));
                 first.context("first ping after `net add`")?;
             } else {

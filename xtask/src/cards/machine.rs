@@ -418,7 +418,7 @@ fn nics(number: u8, boot: Boot) -> Vec<String> {
         ]);
         arguments
     };
-    // What stands before a stand-in and its card is eth0.
+    // The device before a stand-in and its card is eth0.
     let has_stand_in = matches!(nic, "virtio-failover" | "virtio-primary");
     let mut arguments = card(0, &model, &tap_queues, if has_stand_in { ",failover=on" } else { "" });
     arguments.extend(card(1, &model, &tap_queues, ""));

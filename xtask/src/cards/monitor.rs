@@ -47,7 +47,7 @@ impl Monitor {
         loop {
             let mut line = String::new();
             self.0.read_line(&mut line).with_context(|| format!("no answer to {request}"))?;
-            // What is no answer is a greeting, or an event.
+            // Lines without an answer are greetings and events.
             let answer: Value = serde_json::from_str(&line).with_context(|| format!("{line:?}"))?;
             if !answer["error"].is_null() {
                 bail!("{request}: {}", answer["error"]);

@@ -13,12 +13,12 @@ const FRAMES_MIN: u64 = 48;
 /// The NIC.
 const NIC: &str = "eth0";
 
-/// What `cell state` has told of a machine.
+/// The state of a machine, as `cell state` told it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct State {
     /// The mode of its first NI over xdp that is in force.
     active_mode: String,
-    /// What `frames check` said, if it failed.
+    /// The words of `frames check`, if it failed.
     lost: Option<String>,
     /// Receive queues of the NIC.
     queues: u32,
@@ -131,7 +131,7 @@ impl State {
     }
 }
 
-/// What long messages leave by, and the frames that have left by the socket beside rings.
+/// The carrier of long messages, and the frames that have left by the socket beside rings.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Carried {
     /// The choice, and why.

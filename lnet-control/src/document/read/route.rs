@@ -60,7 +60,7 @@ impl Reader {
         }
     }
 
-    /// What an item says of a route.
+    /// Reads what an item says of a route.
     pub(super) fn route_filter(&mut self, entries: &[MapEntry]) -> RouteFilter {
         self.known_keys(entries, "route", &KEYS);
         RouteFilter {

@@ -20,10 +20,10 @@ impl Peer {
 }
 
 impl PeerTable {
-    /// This node is on a net no more. Peers that it reaches by another one, or by a gateway, lose their NIDs
-    /// there, and go by the first that it reaches if their primary one was there, a configured one before
-    /// others; one that is locked stays. What they had there stays a name for them. All others with a NID
-    /// there go. The primary NIDs of those that stay are returned.
+    /// Takes note that this node is on a net no more. Peers that it reaches by another one, or by a gateway,
+    /// lose their NIDs there, and go by the first that it reaches if their primary one was there, a
+    /// configured one before others; one that is locked stays. What they had there stays a name for them. All
+    /// others with a NID there go. The primary NIDs of those that stay are returned.
     pub(in crate::node) fn lose_net(&mut self, net: Net, is_local: impl Fn(Net) -> bool) -> Vec<Nid> {
         let is_there = |peer: &&Peer| peer.nis.iter().any(|ni| ni.nid.net() == net);
         let affected: Vec<Nid> = self.iter().filter(is_there).map(|peer| peer.primary).collect();

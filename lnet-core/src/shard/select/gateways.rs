@@ -21,7 +21,7 @@ use crate::topology::{GatewayNi, MemoryNode, NetRoutes, PRIORITY_NONE, PeerView}
 /// NIs of a tier that are weighed for a message.
 const WEIGHED_MAX: usize = 8;
 
-/// What is asked of a route, beside that it leads to the destination.
+/// Demands on a route, beside that it leads to the destination.
 #[derive(Clone, Copy, Default)]
 pub(in crate::shard) struct RouteRequest {
     /// The local NI that it begins with.
@@ -34,7 +34,7 @@ pub(in crate::shard) struct RouteRequest {
     pub(in crate::shard) is_ping: bool,
 }
 
-/// What gateways are weighed by, beside what they are.
+/// The message for which gateways are weighed, and the routes that they are of.
 struct Weighing<'a> {
     now: Instant,
     request: &'a RouteRequest,
