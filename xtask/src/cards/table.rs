@@ -160,6 +160,11 @@ impl Cell {
         self.device == "plain" && !STAND_INS.contains(&self.boot.nic)
     }
 
+    /// Whether the kernel tells of the sockets of rings (`XDP_SOCKETS_DIAG`): Debian's 6.1 is built without.
+    pub(super) fn tells_sockets(&self) -> bool {
+        self.boot.kernel != "6.1"
+    }
+
     /// Receive queues of the NIC, of so many, whose sockets are to have zero copy. The drivers have it in
     /// the newest kernel alone, for frames that fit one buffer. Queues that come once the program is there
     /// copy, since a driver may take them away with it, as virtio does.
