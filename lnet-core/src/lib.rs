@@ -25,6 +25,7 @@ mod message;
 pub mod node;
 mod peer;
 pub mod portal;
+pub mod seal;
 pub mod shard;
 mod standing;
 pub mod stats;

@@ -99,6 +99,11 @@ impl Trackers {
         self.trackers.get(tracker).map(|tracker| tracker.asked)
     }
 
+    /// The NID that was asked last; `None` for no tracker.
+    pub(crate) fn asked_last(&self, tracker: u32) -> Option<&Nid> {
+        self.trackers.get(tracker).map(|tracker| &tracker.peer)
+    }
+
     /// Ends a tracker.
     pub(crate) fn end(&mut self, tracker: u32) {
         self.order.remove(&mut self.trackers, tracker);

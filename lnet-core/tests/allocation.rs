@@ -45,7 +45,7 @@ fn shard() -> Shard {
     Shard::new(ShardConfig {
         shard: ShardId(0),
         shard_count: 1,
-        interface_cookie: 1,
+        seal_key: [1, 2],
         pid: ProcessId::LUSTRE_PID,
         limits,
         topology: Arc::new(Topology::new(vec![ni])),
@@ -175,7 +175,7 @@ fn shards() -> [Shard; 2] {
         let mut shard = Shard::new(ShardConfig {
             shard: ShardId(shard),
             shard_count: 2,
-            interface_cookie: 1,
+            seal_key: [1, 2],
             pid: ProcessId::LUSTRE_PID,
             limits: Limits { incoming: 64, delayed: 40, ..Limits::DEFAULT },
             topology: Arc::clone(&topology),
@@ -378,7 +378,7 @@ fn check_choice(count: u64, rounds: usize) {
     let mut shard = Shard::new(ShardConfig {
         shard: ShardId(0),
         shard_count: 1,
-        interface_cookie: 1,
+        seal_key: [1, 2],
         pid: ProcessId::LUSTRE_PID,
         limits: Limits { requests: 64, memory_descs: 64, peers: 64, nis, ..Limits::DEFAULT },
         topology: many_paths(count, 1, true),
@@ -466,7 +466,7 @@ fn nothing_is_allocated_where_gateways_are_chosen() {
     let mut shard = Shard::new(ShardConfig {
         shard: ShardId(0),
         shard_count: 1,
-        interface_cookie: 1,
+        seal_key: [1, 2],
         pid: ProcessId::LUSTRE_PID,
         limits: Limits { requests: 64, memory_descs: 128, peers: 64, incoming: 16, ..Limits::DEFAULT },
         topology: routed(100..130, 1),

@@ -57,7 +57,7 @@ fn shard(peers: u32) -> Shard {
     Shard::new(ShardConfig {
         shard: ShardId(0),
         shard_count: 1,
-        interface_cookie: 1,
+        seal_key: [1, 2],
         pid: ProcessId::LUSTRE_PID,
         limits: Limits { peers, ..Limits::DEFAULT },
         topology: Arc::new(Topology::new(Vec::new())),

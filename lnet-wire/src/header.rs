@@ -127,7 +127,7 @@ impl fmt::Display for MessageType {
 /// A handle as it crosses the wire: opaque to everyone but its creator.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct WireHandle {
-    /// Names one life of one node.
+    /// Names one life of one node, for kernel nodes. Nodes of `lnet-core` have a seal here.
     pub interface_cookie: u64,
     /// Names the object within that life.
     pub object_cookie: u64,

@@ -175,7 +175,7 @@ impl Shard {
         let part = part_of(put.md, md, put.part)?;
         md.options = md.options | MdOptions::SOURCE;
         let body = Body::Put {
-            ack_md: if put.ack { self.wire_handle(put.md) } else { WireHandle::NONE },
+            ack_md: if put.ack { to_seal(put.md.0) } else { WireHandle::NONE },
             match_bits: put.match_bits,
             hdr_data: put.hdr_data,
             portal: put.portal,
@@ -205,7 +205,7 @@ impl Shard {
         }
         let part = part_of(get.md, &self.mds[slot], get.part)?;
         let return_md = match get.part {
-            None => self.wire_handle(get.md),
+            None => to_seal(get.md.0),
             Some(part) => self.await_part(now, slot, part).ok_or(SubmitError::RequestsFull)?,
         };
         let body = Body::Get {
@@ -235,7 +235,7 @@ impl Shard {
         let (name, generation) = self.parts.begin((now, timeout), slot, part)?;
         self.mds[slot].options = self.mds[slot].options | MdOptions::IN_PART;
         let cookie = Cookie::new(CookieKind::MemoryDesc, self.id, name, generation);
-        Some(WireHandle { interface_cookie: self.interface_cookie, object_cookie: cookie.0 })
+        Some(to_seal(cookie))
     }
 
     /// The slot of a descriptor that can send to this portal of this target, and take the response if there
@@ -358,11 +358,12 @@ impl Shard {
             md.tracker = self.trackers.await_one(md.tracker, slot, (response, next_hop), (now, deadline));
         }
     }
+}
 
-    /// How the responder is to name a descriptor.
-    fn wire_handle(&self, md: MdHandle) -> WireHandle {
-        WireHandle { interface_cookie: self.interface_cookie, object_cookie: md.0.0 }
-    }
+/// How the responder is to name something, before it is known which NID responds: a seal comes upon it when
+/// it leaves ([`Shard::poll_transmit`]).
+const fn to_seal(cookie: Cookie) -> WireHandle {
+    WireHandle { interface_cookie: 0, object_cookie: cookie.0 }
 }
 
 /// What a request sends or fills of its descriptor.

@@ -233,11 +233,9 @@ impl Shard {
                 }
                 policy
             }
-            // A handle of another life names nothing here or elsewhere.
-            Body::Ack { md, .. } | Body::Reply { md } if md.interface_cookie == self.interface_cookie => {
-                PolicyWord::default()
-            }
-            Body::Ack { .. } | Body::Reply { .. } | Body::Hello { .. } => return None,
+            // The shard that has asked knows who may answer.
+            Body::Ack { .. } | Body::Reply { .. } => PolicyWord::default(),
+            Body::Hello { .. } => return None,
         };
         // The message's id and its initiator decide on open portals alone.
         let key = SteerKey::of(header, 0, 0)?;

@@ -65,6 +65,7 @@ use crate::md::{Ending, MemoryDesc};
 use crate::message::{Credited, MessageQueue, Messages, Timers};
 use crate::peer::Peers;
 use crate::portal::MatchTables;
+use crate::seal::Seals;
 use crate::stats::{Counters, NiCounters};
 use crate::time::{self, Instant};
 use crate::topology::{MemoryNode, Topology};
@@ -85,8 +86,8 @@ pub struct ShardConfig {
     pub shard: ShardId,
     /// Shards of the node, at most [`SHARDS_MAX`].
     pub shard_count: u8,
-    /// Names this life of the node in its wire handles; kernel nodes take the time of their start.
-    pub interface_cookie: u64,
+    /// Keys the seals of this life's wire handles ([`Seals`]). A secret, the same for all shards.
+    pub seal_key: [u64; 2],
     /// The node's pid, [`lnet_wire::ProcessId::LUSTRE_PID`] everywhere in practice.
     pub pid: u32,
     /// How much of everything it may hold.
@@ -144,7 +145,7 @@ impl ShardNi {
 /// The data path of one CPU. See the [module](self) for the order of calls.
 pub struct Shard {
     id: ShardId,
-    interface_cookie: u64,
+    seals: Seals,
     pid: u32,
     /// Event slots of a descriptor without a threshold.
     unlimited_events: u32,
@@ -182,7 +183,7 @@ impl Shard {
     /// If the limits are not valid, or the topology or the shard count exceed them.
     #[must_use]
     pub fn new(config: ShardConfig) -> Self {
-        let ShardConfig { shard, shard_count, interface_cookie, pid, limits, topology, hash_seed } = config;
+        let ShardConfig { shard, shard_count, seal_key, pid, limits, topology, hash_seed } = config;
         assert!(limits.is_valid(), "{limits:?} are no valid limits");
         assert!(u32::from(shard_count) <= SHARDS_MAX, "{shard_count} shards, at most {SHARDS_MAX} expected");
         assert!(shard.0 < shard_count, "{shard:?} of {shard_count} shards");
@@ -191,7 +192,7 @@ impl Shard {
         let delayed = DelayedMessages::new(&limits, shard_count, peers.capacity());
         let mut shard = Self {
             id: shard,
-            interface_cookie,
+            seals: Seals::new(seal_key),
             pid,
             unlimited_events: limits.unlimited_events,
             topology: Arc::default(),

@@ -1,17 +1,18 @@
 //! ACK and REPLY at the initiator (LNet `lib-move.c: lnet_parse_ack`, `lnet_parse_reply`).
 
-use lnet_wire::{Header, WireHandle};
+use lnet_wire::{Header, Nid, WireHandle};
 
 use super::target::{Inbound, NotTaken};
 use super::{MdPart, Shard};
 use crate::handle::{Cookie, MdHandle};
 use crate::lnd::{NiId, Span};
-use crate::md::{Ending, MdOptions};
+use crate::md::{Ending, MdOptions, MemoryDesc};
 use crate::stats::{DelayReason, DropReason};
+use crate::topology::PeerView;
 
 impl Shard {
-    pub(super) fn admit_ack(&mut self, handle: &WireHandle) -> Result<Inbound, NotTaken> {
-        let (md, part) = self.respondent(handle)?;
+    pub(super) fn admit_ack(&mut self, header: &Header, handle: &WireHandle) -> Result<Inbound, NotTaken> {
+        let (md, part) = self.respondent(header, handle)?;
         if part.is_some() {
             return Err(DropReason::UnknownMd.into());
         }
@@ -28,7 +29,7 @@ impl Shard {
         handle: &WireHandle,
         lends: bool,
     ) -> Result<Inbound, NotTaken> {
-        let (md, part) = self.respondent(handle)?;
+        let (md, part) = self.respondent(header, handle)?;
         let descriptor = &self.mds[md];
         // A bound descriptor is no longer than a message.
         let whole = MdPart { offset_bytes: 0, length_bytes: descriptor.length_bytes as u32 };
@@ -57,23 +58,33 @@ impl Shard {
 
     /// The descriptor that an ACK or REPLY names, if it takes one more operation, and the part that a REPLY
     /// does.
-    fn respondent(&self, handle: &WireHandle) -> Result<(u32, Option<MdPart>), DropReason> {
-        if handle.interface_cookie != self.interface_cookie {
-            return Err(DropReason::UnknownMd);
-        }
+    fn respondent(&self, header: &Header, handle: &WireHandle) -> Result<(u32, Option<MdPart>), DropReason> {
         let cookie = Cookie(handle.object_cookie);
         let (slot, part) = match self.awaited_part(cookie) {
             Some((slot, part)) if self.mds[slot].ending != Ending::Aborted => (slot, Some(part)),
             _ => (self.md_slot(MdHandle(cookie)).ok_or(DropReason::UnknownMd)?, None),
         };
         let md = &self.mds[slot];
-        if !md.is_bound() {
+        if !self.seals.is_for(handle, &header.source.nid) && !self.was_given(handle, &header.source.nid, md) {
+            Err(DropReason::UnknownMd)
+        } else if !md.is_bound() {
             Err(DropReason::MdAttached)
         } else if md.is_used_up() {
             Err(DropReason::MdExhausted)
         } else {
             Ok((slot, part))
         }
+    }
+
+    /// Whether a sender that was not asked was given its handle: at another NID of its peer, or at the NID
+    /// that was asked last, whose peer may have NIDs that this node does not know yet. LNet looks for the
+    /// descriptor alone (`lib-move.c: lnet_parse_reply`), so that a node that guesses a handle answers in
+    /// another one's stead.
+    #[cold]
+    fn was_given(&self, handle: &WireHandle, nid: &Nid, md: &MemoryDesc) -> bool {
+        let mut aliases = self.topology.peer_with_aliases(nid).into_iter().flat_map(PeerView::found_by);
+        aliases.any(|asked| self.seals.is_for(handle, asked))
+            || self.trackers.asked_last(md.tracker).is_some_and(|asked| self.seals.is_for(handle, asked))
     }
 
     fn take_response(&mut self, md: u32, part: MdPart) -> Inbound {

@@ -399,7 +399,7 @@ impl Shard {
             Body::Get { return_md, match_bits, portal, offset, sink_length } => {
                 (MdOptions::GET, return_md, portal, match_bits, offset, sink_length)
             }
-            Body::Ack { md, .. } => return self.admit_ack(&md),
+            Body::Ack { md, .. } => return self.admit_ack(header, &md),
             Body::Reply { md } => return self.admit_reply(by.0, header, &md, lends),
             Body::Hello { .. } => return Err(DropReason::Malformed.into()),
         };

@@ -43,6 +43,10 @@ impl Shard {
     pub fn poll_transmit(&mut self, now: Instant, ni: NiId) -> Option<Lent<'_>> {
         let ready = &mut self.nis.get_mut(usize::from(ni.0))?.ready;
         let message = ready.pop(&mut self.messages)?;
+        let record = self.messages.record_mut(&message);
+        if let Purpose::Request { .. } = record.purpose {
+            self.seals.seal(&mut record.transmit.header);
+        }
         Some(Lent { transmit: self.messages.submit(now, message), more: !ready.is_empty() })
     }
 

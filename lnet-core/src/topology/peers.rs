@@ -142,7 +142,7 @@ impl PeerView {
     }
 
     /// The NIDs that it is found by: those of its NIs, and its former names.
-    fn found_by(&self) -> impl Iterator<Item = &Nid> + Clone {
+    pub(crate) fn found_by(&self) -> impl Iterator<Item = &Nid> + Clone {
         self.nis.iter().map(|ni| &ni.nid).chain(&self.names)
     }
 

@@ -8,6 +8,7 @@ use lnet_core::handle::{EqHandle, MdHandle, MeHandle, ShardId};
 use lnet_core::lnd::{NiId, RxId, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
+use lnet_core::seal::Seals;
 use lnet_core::shard::mesh::MeshMessage;
 use lnet_core::shard::{GetRequest, PutRequest};
 use lnet_core::stats::DropReason;
@@ -52,7 +53,7 @@ pub(crate) fn config() -> ShardConfig {
     ShardConfig {
         shard: ShardId(0),
         shard_count: 1,
-        interface_cookie: 0x1111,
+        seal_key: SEAL_KEY,
         pid: PID,
         limits: Limits {
             match_entries: 64,
@@ -204,10 +205,13 @@ pub(crate) fn get_request(md: MdHandle) -> GetRequest {
     GetRequest { md, part: None, self_nid: None, target: host(2), portal: 4, match_bits: 5, offset: 6 }
 }
 
-/// How host 1 names a descriptor.
+/// How host 1 names a descriptor to host 2.
 pub(crate) fn handle_of(md: MdHandle) -> WireHandle {
-    WireHandle { interface_cookie: 0x1111, object_cookie: md.0.0 }
+    Seals::new(SEAL_KEY).handle(md.0, &host(2).nid)
 }
+
+/// Keys the seals of host 1.
+pub(crate) const SEAL_KEY: [u64; 2] = [1, 0];
 
 /// An ACK of host 2 for this descriptor.
 pub(crate) fn ack_header(md: MdHandle) -> Header {

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::event::{Event, EventKind};
-use lnet_core::handle::MdHandle;
+use lnet_core::handle::{Cookie, MdHandle};
 use lnet_core::health::HealthStatus;
 use lnet_core::lnd::{Cause, Full, LndFacts, NiId, RxId, Span, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
+use lnet_core::seal::Seals;
 use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_core::stats::{DelayReason, DropReason, Traffic};
 use lnet_core::topology::{LocalNi, Topology};
@@ -15,8 +16,8 @@ use lnet_core::{Limits, ShardConfig};
 use lnet_wire::{Body, Header, MessageType, ProcessId, WireHandle};
 
 use crate::common::{
-    ANYONE, MESSAGE_TIMEOUT, NI, NOW, Node, ack_header, ack_of, config, event_md, get_request, handle_of,
-    host, local_ni, nid, origin, put_request, put_sent, reply_of,
+    ANYONE, MESSAGE_TIMEOUT, NI, NOW, Node, SEAL_KEY, ack_header, ack_of, config, event_md, get_request,
+    handle_of, host, local_ni, nid, origin, put_request, put_sent, reply_of,
 };
 
 #[test]
@@ -512,7 +513,11 @@ fn node_of_two_kinds(limits: Limits) -> (Node, impl Fn(&mut Node, NiId, u32, &He
     let arrive = |node: &mut Node, ni: NiId, rx: u32, header: &Header| {
         let net = 1 + ni.0;
         let destination = ProcessId::lustre(nid(net, 1));
-        let header = Header { destination, source: ProcessId::lustre(nid(net, 2)), ..*header };
+        let source = nid(net, 2);
+        let Body::Reply { md } = header.body else { unreachable!() };
+        let md = Seals::new(SEAL_KEY).handle(Cookie(md.object_cookie), &source);
+        let (source, body) = (ProcessId::lustre(source), Body::Reply { md });
+        let header = Header { destination, source, body, ..*header };
         node.shard.header(NOW, ni, &header.source.nid, RxId(rx), &header)
     };
     (Node::new(ShardConfig { limits, topology, ..config() }), arrive)

@@ -28,6 +28,7 @@ mod pair;
 mod parts;
 mod quota_model;
 mod resend;
+mod respondents;
 mod routes;
 mod routes_model;
 mod select;

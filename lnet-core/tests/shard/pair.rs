@@ -67,11 +67,11 @@ impl Pair {
             let topology =
                 Topology::new(vec![local_ni(nid(1, last), 4 * u32::from(count), 3 * u32::from(count))]);
             let topology = Arc::new(topology.with_steering(steering));
-            let interface_cookie = u64::from(last) * 0x1111;
+            let seal_key = [u64::from(last), 0];
             let node = |shard| {
                 let topology = Arc::clone(&topology);
                 let (shard, shard_count) = (ShardId(shard), count);
-                Node::new(ShardConfig { topology, interface_cookie, shard, shard_count, limits, ..config() })
+                Node::new(ShardConfig { topology, seal_key, shard, shard_count, limits, ..config() })
             };
             let names = || (0..config().limits.incoming).rev().map(RxId).collect();
             Side {

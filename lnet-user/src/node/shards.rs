@@ -1,7 +1,6 @@
 //! The shards of a node, made of its configuration.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 use lnet_core::handle::ShardId;
 use lnet_core::limits::Limits;
@@ -33,7 +32,7 @@ pub(super) fn make_workers(
         (0..config.shards).map(|_| Waiter::new(watches_max, reactor)).collect::<Result<_, _>>()?;
     let wakers: Vec<Waker> = waiters.iter().map(Waiter::waker).collect();
     let clock = Clock::start();
-    let interface_cookie = nanoseconds_since_1970();
+    let seal_key = [random::number()?, random::number()?];
     let limits = shard_limits(config);
     let parts = LoKind::parts(LO, &config.limits, config.shards);
     let ends = waiters.into_iter().zip(MeshEnd::mesh(&wakers)).zip(parts);
@@ -41,7 +40,7 @@ pub(super) fn make_workers(
         let shard = Shard::new(ShardConfig {
             shard: ShardId(shard as u8),
             shard_count: config.shards as u8,
-            interface_cookie,
+            seal_key,
             pid: ProcessId::LUSTRE_PID,
             limits,
             topology: Arc::clone(topology),
@@ -68,9 +67,4 @@ pub(super) fn shard_limits(config: &NodeConfig) -> Limits {
         nis: nis.saturating_add(1),
         ..config.limits
     }
-}
-
-/// What kernel nodes make their interface cookie of, so that handles of a former life never match.
-fn nanoseconds_since_1970() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(1, |elapsed| elapsed.as_nanos() as u64)
 }

@@ -62,7 +62,7 @@ impl Side {
                 let shard = lnet_core::Shard::new(ShardConfig {
                     shard: ShardId(shard),
                     shard_count: plan.shards as u8,
-                    interface_cookie: plan.host.into(),
+                    seal_key: [plan.host.into(), 0],
                     pid: ProcessId::LUSTRE_PID,
                     limits,
                     topology: Arc::clone(&topology),

@@ -98,7 +98,7 @@ fn shard_config(limits: Limits, cookie: u64, seed: u64, topology: Arc<Topology>)
     ShardConfig {
         shard: ShardId(0),
         shard_count: 1,
-        interface_cookie: cookie,
+        seal_key: [cookie, 0],
         pid: ProcessId::LUSTRE_PID,
         limits,
         topology,

@@ -3,16 +3,18 @@
 use std::time::Duration;
 
 use lnet_core::fault::DelayRule;
+use lnet_core::handle::Cookie;
 use lnet_core::lnd::{Cause, Status};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::{EntrySpec, Position};
+use lnet_core::seal::Seals;
 use lnet_core::shard::{GetRequest, PutRequest};
 use lnet_model::fault::{DropRule, Filter, HealthError};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
 use super::{
-    Arriving, HONEST_PORTAL, HOSTILE, HOSTILE_RX, INTERFACE_COOKIE, NODE, PORTALS_USED, SHARDS, STEP_BYTES,
-    Scene, nid, process,
+    Arriving, HONEST_PORTAL, HOSTILE, HOSTILE_RX, NODE, PORTALS_USED, SEAL_KEY, SHARDS, STEP_BYTES, Scene,
+    nid, process,
 };
 
 impl Scene {
@@ -29,8 +31,7 @@ impl Scene {
         let md = if bytes[9] & 1 != 0 {
             let of = &self.lanes[usize::from(bytes[9] >> 1) % SHARDS].mds;
             let any = of.get(usize::from(bytes[8]) % of.len().max(1));
-            let object_cookie = any.map_or(u64::from(word(8)), |md| md.0.0);
-            WireHandle { interface_cookie: INTERFACE_COOKIE, object_cookie }
+            Seals::new(SEAL_KEY).handle(any.map_or(Cookie(word(8).into()), |md| md.0), &source)
         } else {
             WireHandle { interface_cookie: u64::from(word(6)), object_cookie: u64::from(word(8)) }
         };

@@ -33,7 +33,7 @@ const NI: NiId = NiId(0);
 const CREDITS: (u32, u32) = (16, 8);
 /// How long a message waits for credits.
 const CREDIT_WAIT: Duration = Duration::from_secs(5);
-const INTERFACE_COOKIE: u64 = 0x1111;
+const SEAL_KEY: [u64; 2] = [0x1111, 0x2222];
 
 const NODE: u8 = 1;
 const HONEST: u8 = 2;
@@ -123,7 +123,7 @@ impl Scene {
             let mut shard = Shard::new(ShardConfig {
                 shard: ShardId(number as u8),
                 shard_count: SHARDS as u8,
-                interface_cookie: INTERFACE_COOKIE,
+                seal_key: SEAL_KEY,
                 pid: ProcessId::LUSTRE_PID,
                 limits: LIMITS,
                 topology: Arc::clone(&topology),

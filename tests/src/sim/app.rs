@@ -443,8 +443,7 @@ impl World {
             self.open.insert(number);
         }
         if get {
-            let cookie = u64::from(life) << 32 | node as u64;
-            self.ledger.await_reply(cookie, md.0.0, number);
+            self.ledger.await_reply((node, life), md, number);
         }
         let refused = self.request(wish, (md, part), ack, number).err();
         self.ledger.operations[number as usize].started = refused.is_none();

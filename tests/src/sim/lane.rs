@@ -245,12 +245,12 @@ impl Lane {
             let Some(slot) = self.desk.slots[usize::from(rail)] else { continue };
             while let Some(Lent { transmit, more }) = self.shard.poll_transmit(now, slot) {
                 let transmit = &Transmit { ni: NiId(rail), ..*transmit };
+                around.ledger.note_handle(self.desk.life, &transmit.header);
                 let Some(message) = around.ledger.identify(&transmit.header) else {
                     return around
                         .ledger
                         .fail("what is sent was asked for", || format!("{:?}", transmit.header));
                 };
-                around.ledger.note_reply_handle(&transmit.header, message);
                 around.ledger.submitted(message);
                 let name = &self.name;
                 around.trace.say(|| format!("{name} submits {message:?} {:?}", transmit.header.destination));

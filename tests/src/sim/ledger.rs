@@ -3,15 +3,19 @@
 //! Each PUT and GET is an operation with a number, which its messages carry: a PUT in its header data, a GET
 //! and an ACK in the upper half of their match bits, a REPLY by the descriptor that it is for.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet, VecDeque};
 
+use lnet_core::handle::MdHandle;
 use lnet_core::lnd::{PING_MATCH_BITS, Status};
-use lnet_wire::{Body, Header, WireHandle};
+use lnet_wire::{Body, Header, Nid, WireHandle};
 
 use super::plan::MS;
+use super::strangers::Stranger;
 
 /// The number of no operation: what the names of hostile nodes say has it.
 pub(super) const STRANGE: u32 = u32::MAX;
+/// Handles that are remembered for who answers in the stead of others.
+const GIVEN_MAX: usize = 64;
 
 /// Which message of an operation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -100,8 +104,14 @@ pub struct Violation {
 #[derive(Default)]
 pub(super) struct Ledger {
     pub(super) operations: Vec<Operation>,
-    /// Operations by the handle that their REPLY names.
-    replies: HashMap<(u64, u64), u32>,
+    /// Operations by the descriptor that their answer names, of a node's life.
+    awaited: HashMap<((usize, u32), u64), u32>,
+    /// Operations by the handle that their answer has.
+    replies: HashMap<WireHandle, u32>,
+    /// Handles that left last, and the NIDs that were asked by them.
+    pub(super) given: VecDeque<(Nid, WireHandle)>,
+    /// Hostile names, which answer in the stead of others alone.
+    strangers: HashSet<Nid>,
     pub(super) violation: Option<Violation>,
     /// Whether nothing happens that may make a message fail.
     pub(super) gentle: bool,
@@ -116,8 +126,9 @@ pub(super) struct Ledger {
 }
 
 impl Ledger {
-    pub(super) fn new(gentle: bool, sent_is_arrived: bool) -> Self {
-        Self { gentle, sent_is_arrived, ..Self::default() }
+    pub(super) fn new(gentle: bool, sent_is_arrived: bool, strangers: &[Stranger]) -> Self {
+        let strangers = strangers.iter().map(Stranger::nid).collect();
+        Self { gentle, sent_is_arrived, strangers, ..Self::default() }
     }
 
     /// Notes what went wrong, unless something has already.
@@ -134,23 +145,36 @@ impl Ledger {
         }
     }
 
-    /// The REPLY to a GET, or the ACK of a push, will name this handle.
-    pub(super) fn await_reply(&mut self, interface_cookie: u64, object_cookie: u64, number: u32) {
-        self.replies.insert((interface_cookie, object_cookie), number);
+    /// The REPLY to a GET of a node's life, or the ACK of a push, will name this descriptor.
+    pub(super) fn await_reply(&mut self, life: (usize, u32), md: MdHandle, number: u32) {
+        self.awaited.insert((life, md.0.0), number);
     }
 
-    /// Notes the handle that a GET brings, which its REPLY will name: one for a part of a descriptor has a
-    /// handle of its own, which its program does not see.
-    pub(super) fn note_reply_handle(&mut self, header: &Header, (number, _): (u32, Leg)) {
-        if let Body::Get { match_bits, return_md, .. } = header.body
-            && match_bits != PING_MATCH_BITS
-        {
-            self.await_reply(return_md.interface_cookie, return_md.object_cookie, number);
+    /// Notes the handle that a request of a node's life leaves with, which its answer will have. A GET for a
+    /// part of a descriptor has one of its own, which its program does not see, and its number in its bits.
+    pub(super) fn note_handle(&mut self, life: (usize, u32), header: &Header) {
+        let (handle, number) = match header.body {
+            Body::Put { ack_md, .. } => (ack_md, None),
+            Body::Get { return_md, match_bits: PING_MATCH_BITS, .. } => (return_md, None),
+            Body::Get { return_md, match_bits, .. } => (return_md, Some((match_bits >> 32) as u32)),
+            _ => return,
+        };
+        let number = number.or_else(|| self.awaited.get(&(life, handle.object_cookie)).copied());
+        if let Some(number) = number {
+            self.replies.insert(handle, number);
+        }
+        if !handle.is_none() {
+            self.given.truncate(GIVEN_MAX - 1);
+            self.given.push_front((header.destination.nid, handle));
         }
     }
 
     /// The message that a header is of.
     pub(super) fn identify(&mut self, header: &Header) -> Option<(u32, Leg)> {
+        let is_response = matches!(header.body, Body::Ack { .. } | Body::Reply { .. });
+        if is_response && self.strangers.contains(&header.source.nid) {
+            return Some((STRANGE, Leg::Response));
+        }
         let (number, leg) = match header.body {
             Body::Put { hdr_data, .. } => (hdr_data as u32, Leg::Request),
             // Pings and pushes have the same bits at all nodes.
@@ -168,11 +192,10 @@ impl Ledger {
 
     /// The operation whose descriptor has this handle.
     fn named(&self, md: WireHandle) -> Option<u32> {
-        let WireHandle { interface_cookie, object_cookie } = md;
-        if interface_cookie == u64::MAX {
+        if md.interface_cookie == u64::MAX {
             return Some(STRANGE);
         }
-        self.replies.get(&(interface_cookie, object_cookie)).copied()
+        self.replies.get(&md).copied()
     }
 
     pub(super) fn flight(&mut self, (number, leg): (u32, Leg)) -> &mut Flight {

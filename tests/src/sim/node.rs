@@ -327,7 +327,7 @@ impl Node {
             let mut new = Shard::new(ShardConfig {
                 shard: ShardId(shard),
                 shard_count: shards,
-                interface_cookie: u64::from(life) << 32 | number as u64,
+                seal_key: [u64::from(life), number as u64],
                 pid: ProcessId::LUSTRE_PID,
                 limits,
                 topology: Arc::clone(&topology),

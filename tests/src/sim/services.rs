@@ -299,7 +299,7 @@ impl World {
             is_of_node: true,
         });
         self.open.insert(number);
-        self.ledger.await_reply(u64::from(life) << 32 | node as u64, md.0.0, number);
+        self.ledger.await_reply((node, life), md, number);
         self.trace.say(|| format!("node {node}/{shard} sends word {number} to {to}: {md:?}"));
         let (now, target) = (Instant(self.now), ProcessId::lustre(to));
         let (portal, match_bits, offset) = (PING_PORTAL, PING_MATCH_BITS, 0);

@@ -18,7 +18,7 @@ use lnet_wire::socklnd::{
 use lnet_wire::{Body, Net, NetType, Nid, ProcessId, WireHandle};
 
 use super::fabric::{Packet, Passage};
-use super::ledger::STRANGE;
+use super::ledger::{Ledger, STRANGE};
 use super::node::{PORTALS_USED, nid};
 use super::plan::Plan;
 use super::report::Fault;
@@ -129,8 +129,29 @@ impl Stranger {
         is_inhabited(octets.octets()[3]).then_some(address)
     }
 
+    /// An answer in the stead of another node that was asked a moment ago: the name guesses the descriptor,
+    /// and knows the seals of what it was asked itself.
+    fn answer(&self, plan: &Plan, random: &mut Random, ledger: &Ledger) -> Option<Message> {
+        let given = ledger.given.get(random.below(ledger.given.len().max(1)));
+        let (_, handle) = given.filter(|(asked, _)| *asked != self.nid)?;
+        let own = ledger.given.iter().find(|(asked, _)| *asked == self.nid);
+        let interface_cookie = own.map_or_else(|| random.bits(), |(_, own)| own.interface_cookie);
+        // Descriptors of several nodes may have one cookie.
+        let md = Some(WireHandle { interface_cookie, ..*handle })
+            .filter(|md| own.is_none_or(|(_, own)| own != md))?;
+        let to = nid(plan, self.target.0, self.target.1);
+        Some(if random.once_in(2) {
+            let manipulated_length = random.below(4096) as u32;
+            let body = Body::Ack { md, match_bits: PING_MATCH_BITS, manipulated_length };
+            Message::new(self.nid, to, body, Vec::new())
+        } else {
+            let payload = if random.once_in(2) { self.lie(plan, random) } else { vec![0xA5; 500] };
+            Message::new(self.nid, to, Body::Reply { md }, payload)
+        })
+    }
+
     /// A question of the name, or the beginning of a message.
-    fn message(&self, plan: &Plan, random: &mut Random) -> Message {
+    fn message(&self, plan: &Plan, random: &mut Random, ledger: &Ledger) -> Message {
         let to = nid(plan, self.target.0, self.target.1);
         let handle = WireHandle { interface_cookie: u64::MAX, object_cookie: random.bits() };
         let match_bits = u64::from(STRANGE) << 32 | random.below(8) as u64;
@@ -144,7 +165,13 @@ impl Stranger {
             let body = Body::Get { return_md: handle, match_bits, portal, offset: 0, sink_length };
             Message::new(self.nid, to, body, Vec::new())
         };
-        match (self.hostility, random.below(8)) {
+        let turn = random.below(8);
+        if (self.hostility, turn) == (Hostility::Lies, 6)
+            && let Some(answer) = self.answer(plan, random, ledger)
+        {
+            return answer;
+        }
+        match (self.hostility, turn) {
             (Hostility::Lies, 0..6) => put(PING_PORTAL, PING_MATCH_BITS, self.lie(plan, random)),
             (Hostility::Silence, 0..2) => {
                 let portal = if random.once_in(2) { PING_PORTAL } else { portal };
@@ -269,7 +296,7 @@ impl World {
     }
 
     fn speak_by_frames(&mut self, number: usize) {
-        let Self { strangers, random, plan, .. } = self;
+        let Self { strangers, random, plan, ledger, .. } = self;
         let stranger = &mut strangers[number];
         // A session may have been forgotten.
         let mut frames = Vec::new();
@@ -278,7 +305,7 @@ impl World {
         }
         if stranger.voice.has_session() {
             for _ in 0..BURST {
-                let mut message = stranger.message(plan, random);
+                let mut message = stranger.message(plan, random, ledger);
                 if message.payload.len() == CLAIMED_BYTES {
                     message.payload.truncate(FRAME_PAYLOAD_BYTES);
                 }
@@ -322,7 +349,7 @@ impl World {
 
     fn speak_by_stream(&mut self, number: usize) {
         let now = self.now;
-        let Self { strangers, streams, random, counts, plan, .. } = self;
+        let Self { strangers, streams, random, counts, plan, ledger, .. } = self;
         let stranger = &mut strangers[number];
         let Stranger { node, rail, target: (target, target_rail), .. } = *stranger;
         let Some(end) = stranger.end else {
@@ -342,7 +369,7 @@ impl World {
         let is_whole = stranger.hostility != Hostility::Silence;
         if stranger.unsaid.is_empty() && !stranger.is_silent {
             for _ in 0..BURST {
-                let message = stranger.message(plan, random);
+                let message = stranger.message(plan, random, ledger);
                 stranger.unsaid.extend(streamed(&message, is_whole));
                 stranger.is_silent = !is_whole && !message.payload.is_empty();
                 if stranger.is_silent {

@@ -95,7 +95,11 @@ impl Up<'_, '_> {
     /// Notes what was said to a message.
     pub(super) fn conclude(&mut self, rx: RxId, header: &Header, message: (u32, Leg), verdict: Verdict) {
         let name = self.name;
-        self.around.trace.say(|| format!("{name} {message:?} {rx:?}: {verdict:?}"));
+        self.around.trace.say(|| format!("{name} {message:?} {rx:?}: {verdict:?} {header:?}"));
+        let is_refused = message != (STRANGE, Leg::Response) || !matches!(verdict, Verdict::Deliver(_));
+        self.around.ledger.expect(is_refused, "who was not asked does not answer", || {
+            format!("{name} takes {header:?}: {verdict:?}")
+        });
         let span = match verdict {
             Verdict::Drop => {
                 self.desk.receiving[rx.0 as usize] = None;

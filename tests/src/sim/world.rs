@@ -186,6 +186,7 @@ impl World {
                 initiator_hashes: Rc::clone(&hashes),
             })
             .collect();
+        let strangers = Stranger::all(&plan);
         let mut world = Self {
             now: random.bits() >> 14,
             sequence: 0,
@@ -195,7 +196,7 @@ impl World {
             pools: Vec::new(),
             fabric: Fabric::new(plan.shards.len()),
             streams: Streams::new(plan.streams),
-            ledger: Ledger::new(plan.gentle, plan.net == NetKind::Xdp),
+            ledger: Ledger::new(plan.gentle, plan.net == NetKind::Xdp, &strangers),
             counts: Counts::of_one_run(),
             trace: Trace::new(options.tracing),
             bugs,
@@ -209,7 +210,7 @@ impl World {
             introductions: Vec::new(),
             introduced: 0,
             trials: Vec::new(),
-            strangers: Stranger::all(&plan),
+            strangers,
             services: Services::default(),
             random,
             plan,

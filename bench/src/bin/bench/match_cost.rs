@@ -151,7 +151,7 @@ impl Target {
         let mut shard = Shard::new(ShardConfig {
             shard: ShardId(0),
             shard_count: 1,
-            interface_cookie: 1,
+            seal_key: [1, 2],
             pid: ProcessId::LUSTRE_PID,
             limits: Limits {
                 match_entries: capacity,

@@ -66,7 +66,7 @@ impl Source {
         let mut shard = Shard::new(ShardConfig {
             shard: ShardId(0),
             shard_count: 1,
-            interface_cookie: 1,
+            seal_key: [1, 2],
             pid: ProcessId::LUSTRE_PID,
             limits: Limits { nis: 32, ..Limits::DEFAULT },
             topology: Arc::new(topology),
