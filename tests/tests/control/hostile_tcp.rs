@@ -4,11 +4,12 @@
 use std::io::Write;
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lnet_tests::netns::{NETNS_NODES, enter, ip, require_privilege, wait_until};
 use lnet_wire::socklnd::{ByteOrder, ConnectionType, HELLO_BYTES_MAX, PrefixKind, Version};
 use lnet_wire::{Body, Header, Nid, WireHandle};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 
 use crate::dialler::{
     Dialler, Greeting, OTHER_MAGICS, OWN_MAGIC, header, message, nid, own_request, ping, prefix, privileged,
@@ -410,4 +411,27 @@ fn each_broken_dialler_is_turned_away_as_it_should_be_and_counted() {
     let log = stage.two.a.directory.log();
     assert!(refused > 25 && told() <= told_max, "{refused} were refused\n{log}");
     assert!(log.matches(astray).count() <= told_max, "{log}");
+}
+
+/// A daemon that has no descriptor for a connection says so once in a while, with how often, and goes on once
+/// it has.
+#[test]
+fn a_want_of_descriptors_is_told_once_in_a_while() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let stage = Stage::new("", 1);
+    let pid = Pid::from_raw(stage.two.a.pid().cast_signed());
+    // Descriptors that are open stay so.
+    let limit = prlimit(pid, Resource::Nofile, Rlimit { current: Some(3), maximum: Some(1 << 20) }).unwrap();
+    let mut waiting: Vec<_> = (0..3).map(|_| stage.dial(0)).collect();
+    let told = || stage.two.a.directory.log().matches("tcp: cannot accept connections").count();
+    wait_until("the log tells of it", PATIENCE, || told() != 0);
+    // The daemon tries again each second.
+    std::thread::sleep(Duration::from_secs(4));
+    let log = stage.two.a.directory.log();
+    assert!(told() == 1 && log.contains("Too many open files"), "{log}");
+    prlimit(pid, Resource::Nofile, limit).unwrap();
+    waiting.iter_mut().for_each(|stream| stream.write_all(&[0]).unwrap());
+    stage.beside_a_load(|stage| stage.until_counted("accept_errors", 1));
 }

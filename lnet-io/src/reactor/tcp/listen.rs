@@ -20,8 +20,8 @@ struct Listener {
     socket: OwnedFd,
     accept: Operation,
     sequence: u32,
-    /// Its last accept has failed, and waits to be tried again.
-    has_failed: bool,
+    /// Why its last accept has failed, which waits to be tried again.
+    failure: Option<Errno>,
     is_closing: bool,
 }
 
@@ -96,7 +96,7 @@ impl Streams {
         assert!(id < SLOTS_MAX, "more than {SLOTS_MAX} listeners in one life");
         self.listeners.next_id += 1;
         let (accept, sequence) = (Operation::Idle, 0);
-        let listener = Listener { id, socket, accept, sequence, has_failed: false, is_closing: false };
+        let listener = Listener { id, socket, accept, sequence, failure: None, is_closing: false };
         self.listeners.list.push(listener);
         self.listeners.make_due();
         ListenerId(id)
@@ -110,18 +110,17 @@ impl Streams {
         }
     }
 
-    /// Whether accepting has failed somewhere, for lack of descriptors or memory: [`Streams::retry_failed`]
-    /// is to be called after a while.
+    /// Why accepting has failed somewhere, such as for lack of descriptors or memory:
+    /// [`Streams::retry_failed`] is to be called after a while.
     #[must_use]
-    pub fn has_failed_listener(&self) -> bool {
-        self.listeners.list.iter().any(|listener| listener.has_failed)
+    pub fn accept_error(&self) -> Option<Errno> {
+        self.listeners.list.iter().find_map(|listener| listener.failure)
     }
 
     /// Tries again to accept streams where that has failed.
     pub fn retry_failed(&mut self) {
-        for listener in self.listeners.list.iter_mut().filter(|listener| listener.has_failed) {
-            listener.has_failed = false;
-            self.listeners.are_due = true;
+        for listener in &mut self.listeners.list {
+            self.listeners.are_due |= listener.failure.take().is_some();
         }
     }
 
@@ -140,7 +139,7 @@ impl Streams {
             }
             if !has_room || listener.is_closing {
                 listener.cancel(&mut self.submission);
-            } else if listener.accept.is_idle() && !listener.has_failed {
+            } else if listener.accept.is_idle() && listener.failure.is_none() {
                 listener.start(&mut self.submission);
             }
         }
@@ -170,8 +169,7 @@ impl Streams {
             None | Some(Errno::CONNABORTED) => {}
             Some(errno) if is_pause(errno) => {}
             Some(errno) => {
-                tracing::debug!(%errno, "accept");
-                listener.has_failed = true;
+                listener.failure = Some(errno);
                 self.counters.accept_errors += 1;
             }
         }

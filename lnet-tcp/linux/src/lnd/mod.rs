@@ -15,6 +15,7 @@
 //! same time, wherever their spans are, and a peer that stops in the middle of its payload keeps no other
 //! from those bytes. A shard that was lent a span by a sibling does the same with that.
 
+mod accept_errors;
 mod breaks;
 mod exchange;
 mod failed_dials;
@@ -28,6 +29,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use accept_errors::AcceptErrors;
 use breaks::Breaks;
 use exchange::Exchange;
 use failed_dials::FailedDials;
@@ -62,8 +64,6 @@ const RECEIVE_BUFFERS: u16 = 256;
 const RECEIVE_BUFFER_BYTES: u32 = 8192;
 /// Bytes of a shard that have arrived and have to wait, at most, outside of these buffers.
 const WAITING_BYTES_MAX: usize = 16 << 20;
-/// After the kernel could not accept a connection.
-const ACCEPT_PAUSE: Duration = Duration::from_secs(1);
 
 /// What the LNDs of a node's shards have in common.
 pub(crate) struct TcpCommon<'a> {
@@ -190,8 +190,7 @@ pub struct TcpLnd {
     early_bytes: usize,
     failed_dials: FailedDials,
     breaks: Breaks,
-    /// When to accept connections again, after the kernel could not.
-    accept_again_at: Option<Instant>,
+    accept_errors: AcceptErrors,
     /// Payload bytes that the kernel put in place, and that were copied there.
     placed_bytes: u64,
     copied_bytes: u64,
@@ -241,7 +240,7 @@ impl TcpLnd {
                 early_bytes: 0,
                 failed_dials: FailedDials::default(),
                 breaks: Breaks::default(),
-                accept_again_at: None,
+                accept_errors: AcceptErrors::default(),
                 placed_bytes: 0,
                 copied_bytes: 0,
             })
@@ -606,12 +605,10 @@ impl Lnd for TcpLnd {
         if let Err(error) = self.streams.turn() {
             tracing::error!(%error, "streams");
         }
-        if self.accept_again_at.is_some_and(|at| at <= now) {
-            self.accept_again_at = None;
+        if self.accept_errors.take_due(now) {
             self.streams.retry_failed();
-        } else if self.accept_again_at.is_none() && self.streams.has_failed_listener() {
-            tracing::warn!("connections cannot be accepted, for lack of descriptors or memory");
-            self.accept_again_at = Some(now + ACCEPT_PAUSE);
+        } else if let Some(errno) = self.streams.accept_error() {
+            self.accept_errors.note(now, errno);
         }
         if self.sock.poll_timeout().is_some_and(|at| at <= now) {
             self.sock.handle_timeout(now, up);
@@ -646,6 +643,6 @@ impl Lnd for TcpLnd {
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
-        time::earliest([self.sock.poll_timeout(), self.accept_again_at])
+        time::earliest([self.sock.poll_timeout(), self.accept_errors.again_at])
     }
 }
