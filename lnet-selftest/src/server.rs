@@ -71,7 +71,13 @@ struct Answers {
 impl Server {
     /// Posts room for requests, and answers those that come.
     pub(crate) fn start(exchange: &Rc<Exchange>) -> Result<Self, LnetError> {
-        let common = Rc::new(Common { exchange: Rc::clone(exchange), sessions: RefCell::default() });
+        let lnet = exchange.lnet.clone();
+        let sessions = Sessions::new(move |one, other| {
+            let topology = lnet.topology();
+            let is_own = |nid: &Nid| nid.is_loopback() || topology.is_local(nid);
+            topology.primary_of(one) == topology.primary_of(other) || is_own(one) && is_own(other)
+        });
+        let common = Rc::new(Common { exchange: Rc::clone(exchange), sessions: RefCell::new(sessions) });
         let framework = Turns::new(FRAMEWORK_ANSWERS_MAX, FRAMEWORK_ROOM, ORDERS_MAX);
         let tests = Turns::new(ANSWERS_MAX - FRAMEWORK_ANSWERS_MAX, TEST_ROOM, CALLS_MAX);
         let portals = [(FRAMEWORK_PORTAL, framework), (TEST_PORTAL, tests)];
@@ -318,7 +324,7 @@ impl Common {
 
     async fn answer_framework(&self, request: &Message, from: Target) -> (u32, Option<Body>) {
         if let Some(id) = session_of(&request.body) {
-            self.sessions.borrow_mut().touch(&id);
+            self.sessions.borrow_mut().touch(&id, &from.process.nid);
         }
         let features = request.features;
         let is_fresh = matches!(request.body, Body::MakeSession(_) | Body::Debug(_));
@@ -332,12 +338,12 @@ impl Common {
             let status = self.add_test(request, test, from).await;
             Some(Body::AddTestReply(SessionReply { status, session: self.sessions.borrow().id() }))
         } else {
-            self.control(request)
+            self.control(request, &from.process.nid)
         };
         (self.sessions.borrow().features(), body)
     }
 
-    fn control(&self, request: &Message) -> Option<Body> {
+    fn control(&self, request: &Message, from: &Nid) -> Option<Body> {
         let mut sessions = self.sessions.borrow_mut();
         Some(match &request.body {
             Body::MakeSession(make) => {
@@ -347,19 +353,19 @@ impl Common {
                     let name = escaped(&make.name.to_string());
                     Some(self.exchange.lnet.hold(&format!("the LNet selftest session {name}{console}")))
                 };
-                Body::MakeSessionReply(sessions.make(make, request.features, hold))
+                Body::MakeSessionReply(sessions.make(make, from, request.features, hold))
             }
-            Body::RemoveSession(remove) => Body::RemoveSessionReply(sessions.remove(remove)),
+            Body::RemoveSession(remove) => Body::RemoveSessionReply(sessions.remove(remove, from)),
             Body::Debug(_) => {
                 let lnet_wire::selftest::JoinReply { status, session, timeout_s, name } = sessions.describe();
                 Body::DebugReply(DebugReply { status, session, timeout_s, batches: 0, name })
             }
             Body::Batch(batch) => {
                 let run = |test: &_| client::run(&self.exchange, test);
-                Body::BatchReply(sessions.control(batch, run)?)
+                Body::BatchReply(sessions.control(batch, from, run)?)
             }
             Body::Stat(stat) => {
-                let counters = sessions.counters(&stat.session);
+                let counters = sessions.counters(&stat.session, from);
                 let session = sessions.id();
                 Body::StatReply(match counters {
                     Ok(framework) => {
@@ -393,7 +399,7 @@ impl Common {
     }
 
     async fn add_test(&self, message: &Message, test: &AddTest, from: Target) -> Status {
-        let count = match self.sessions.borrow_mut().check_test(test) {
+        let count = match self.sessions.borrow_mut().check_test(test, &from.process.nid) {
             Ok(count) => count,
             Err(status) => return status,
         };
@@ -408,7 +414,7 @@ impl Common {
             },
         };
         // The session may have ended meanwhile.
-        self.sessions.borrow_mut().add_test(test, destinations).err().unwrap_or(Status::OK)
+        self.sessions.borrow_mut().add_test(test, &from.process.nid, destinations).err().unwrap_or(Status::OK)
     }
 
     /// Fetches the destinations of a test from the console.
