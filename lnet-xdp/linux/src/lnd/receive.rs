@@ -9,8 +9,8 @@ use lnet_io::memory::{Memory, checksum};
 use lnet_io::xsk::{RingDescriptor, Umem};
 use lnet_wire::Nid;
 use lnet_wire::packet::{
-    self, ETHERNET_BYTES, ETHERTYPE_IPV4, IPV4_BYTES, IPV6_BYTES, Located, Packet, UDP_BYTES,
-    ethernet_address,
+    self, ETHERNET_BYTES, ETHERTYPE_IPV4, ETHERTYPE_VLAN, IPV4_BYTES, IPV6_BYTES, Located, Packet, UDP_BYTES,
+    VLAN_BYTES, ethernet_address,
 };
 use lnet_xdp_proto::Replay;
 
@@ -273,10 +273,12 @@ impl XdpLnd {
     }
 }
 
-/// The flow of a packet of ours: the XDP program lets no other through, so that all headers are where they
-/// are without VLANs and options.
+/// The flow of a packet of ours: the XDP program lets no other through, so that the headers have no options.
+/// A tag with VID 0 may come before them.
 #[inline]
 fn tuple_of(head: &[u8]) -> Option<Tuples> {
+    let is_tagged = head.get(12..14)? == ETHERTYPE_VLAN.to_be_bytes();
+    let head = head.get(if is_tagged { VLAN_BYTES } else { 0 }..)?;
     let is_ipv4 = head.get(12..14)? == ETHERTYPE_IPV4.to_be_bytes();
     let (source, udp) = if is_ipv4 {
         (ETHERNET_BYTES + IPV4_SOURCE_OFFSET, ETHERNET_BYTES + IPV4_BYTES)
@@ -415,6 +417,23 @@ mod tests {
             assert_ne!(tuple(2, 49152), tuple(3, 49152));
         }
         assert_eq!((tuple_of(&[0; 13]), tuple_of(&[0; 57])), (None, None));
+        assert_eq!(tuple_of(&[&[0; 12][..], &[0x81, 0]].concat()), None);
+    }
+
+    /// Such tags have a priority alone: VID 0.
+    #[test]
+    fn the_flow_of_a_packet_with_a_tag_is_that_of_one_without() {
+        for (ethertype, source, udp) in [(0x0800_u16, 14 + 15, 34), (0x86DD, 14 + 23, 54)] {
+            for (host, port) in [(2, 49152_u16), (3, 49152), (2, 49153)] {
+                let mut head = vec![0; 100];
+                head[12..14].copy_from_slice(&ethertype.to_be_bytes());
+                head[source] = host;
+                head[udp..udp + 2].copy_from_slice(&port.to_be_bytes());
+                let flow = tuple_of(&head);
+                head.splice(12..12, [0x81, 0, 0xE0, 0]);
+                assert_eq!(tuple_of(&head), flow);
+            }
+        }
     }
 
     #[test]
