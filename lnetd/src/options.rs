@@ -363,6 +363,20 @@ mod tests {
     }
 
     #[test]
+    fn the_docs_say_how_many_peers_are_remembered() {
+        let some = |peers: u32| format!("some {},{}00", peers / 1000, peers % 1000 / 100);
+        let (library, daemon) = (some(Limits::peers_in(32 << 20, PEER_BYTES)), some(DAEMON_LIMITS.peers));
+        let told = [
+            (include_str!("../../docs/xdp-lnd.md"), format!("| {library} | {daemon} |")),
+            (include_str!("../../docs/strangers.md"), format!("{daemon} of 16M")),
+            (include_str!("../../docs/control.md"), format!("({daemon} of the 16M by default")),
+        ];
+        for (page, part) in told {
+            assert!(page.contains(&part), "{part:?}: a peer takes {PEER_BYTES} bytes");
+        }
+    }
+
+    #[test]
     fn the_help_tells_what_threads_do_by_themselves() {
         use clap::CommandFactory;
         let threads = |words: &str| options(words).unwrap().threads().unwrap();
