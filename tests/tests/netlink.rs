@@ -8,12 +8,12 @@ use std::net::IpAddr;
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use lnet_io::netlink::{
-    ENTRIES_MAX, Interface, Mac, Neighbours, NetlinkError, Resolution, Unreachable, VlanTags, reserve_port,
+    Asker, Interface, Mac, Neighbours, NetlinkError, Resolution, Unreachable, VlanTags, reserve_port,
 };
 use lnet_tests::netns::{self, NET_ADMIN, Namespace, Netns, SYS_ADMIN, Wiring, enter, require_privilege};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -90,11 +90,11 @@ fn expect(neighbours: &Neighbours, address: IpAddr, wanted: Resolution) {
     let mut last = Resolution::Unknown;
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(20) {
-        last = neighbours.lookup(address);
+        last = neighbours.lookup(address, Asker::Own);
         if last == wanted {
             return;
         }
-        neighbours.request(address);
+        neighbours.request(address, Asker::Own);
         thread::sleep(Duration::from_millis(5));
     }
     panic!("{address}: {last:?} after 20 s, expected {wanted:?}");
@@ -172,7 +172,7 @@ fn peers_on_link_are_resolved_and_kept_managed() {
     let Some(lab) = Lab::new() else { return };
     let neighbours = lab.neighbours();
     for peer in ["10.211.0.2", "fd00:211::2"] {
-        assert_eq!(neighbours.lookup(ip(peer)), Resolution::Unknown);
+        assert_eq!(neighbours.lookup(ip(peer), Asker::Own), Resolution::Unknown);
         expect(&neighbours, ip(peer), Resolution::Mac(lab.far_mac()));
         let entry = lab.near(&format!("-d neigh show {peer}"));
         assert!(entry.contains("managed") && entry.contains("extern_learn"), "{entry}");
@@ -210,13 +210,13 @@ fn the_way_leads_through_the_gateway_and_follows_the_route() {
     lab.near("neigh add 10.211.0.60 lladdr 02:00:00:00:00:60 nud permanent dev veth-a");
     lab.near("route replace 10.88.0.0/16 via 10.211.0.60 dev veth-a");
     let moved = Resolution::Mac([2, 0, 0, 0, 0, 0x60]);
-    wait_until("the new gateway", || neighbours.lookup(ip("10.88.3.4")) == moved);
+    wait_until("the new gateway", || neighbours.lookup(ip("10.88.3.4"), Asker::Own) == moved);
     wait_until("nobody follows the old gateway", || {
         lab.near("-d neigh show").matches("managed").count() == 1
     });
     lab.near("route del 10.88.0.0/16");
     let gone = unreachable(Unreachable::NoRoute);
-    wait_until("the route is gone", || neighbours.lookup(ip("10.88.3.5")) == gone);
+    wait_until("the route is gone", || neighbours.lookup(ip("10.88.3.5"), Asker::Own) == gone);
 }
 
 #[test]
@@ -257,7 +257,7 @@ fn a_peer_that_changes_its_mac_is_followed() {
     enter(lab.netns.b(), || std::fs::write("/proc/sys/net/ipv4/conf/veth-b/arp_notify", "1").unwrap());
     lab.far("link set dev veth-b address 02:00:00:00:00:99");
     let changed = Resolution::Mac([2, 0, 0, 0, 0, 0x99]);
-    wait_until("the new address", || neighbours.lookup(peer) == changed);
+    wait_until("the new address", || neighbours.lookup(peer, Asker::Own) == changed);
     // Raised once the answer is in place.
     wait_until("the new generation", || neighbours.generation() != generation);
 }
@@ -273,7 +273,7 @@ fn a_peer_that_loses_its_address_becomes_unreachable() {
         lab.far(&format!("addr del {peer}/{prefix} dev veth-b"));
         let gone = unreachable(Unreachable::NoNeighbour);
         // Nothing is sent and nothing asked: the kernel probes the managed entry, and notices.
-        wait_until("the probes fail", || neighbours.lookup(peer) == gone);
+        wait_until("the probes fail", || neighbours.lookup(peer, Asker::Own) == gone);
     }
 }
 
@@ -285,11 +285,11 @@ fn a_link_that_goes_down_and_up_takes_the_answers_along() {
     expect(&neighbours, peer, mac);
     lab.far("link set dev veth-b down");
     let down = unreachable(Unreachable::InterfaceDown);
-    wait_until("the carrier is lost", || neighbours.lookup(peer) == down);
+    wait_until("the carrier is lost", || neighbours.lookup(peer, Asker::Own) == down);
     lab.far("link set dev veth-b up");
-    wait_until("the peer is back", || neighbours.lookup(peer) == mac);
+    wait_until("the peer is back", || neighbours.lookup(peer, Asker::Own) == mac);
     lab.near("link del dev veth-a");
-    wait_until("the interface is gone", || neighbours.lookup(peer) == down);
+    wait_until("the interface is gone", || neighbours.lookup(peer, Asker::Own) == down);
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn a_deleted_entry_is_made_again() {
     expect(&neighbours, peer, mac);
     lab.near("neigh del 10.211.0.2 dev veth-a");
     wait_until("a managed entry again", || lab.near("-d neigh show 10.211.0.2").contains("managed"));
-    wait_until("the answer", || neighbours.lookup(peer) == mac);
+    wait_until("the answer", || neighbours.lookup(peer, Asker::Own) == mac);
 }
 
 #[test]
@@ -313,10 +313,10 @@ fn hooks_are_called_when_answers_change_and_not_otherwise() {
         counter.fetch_add(1, Ordering::Relaxed);
     }));
     assert_eq!(neighbours.generation(), 0);
-    assert!(neighbours.request(ip("10.211.0.2")));
+    assert!(neighbours.request(ip("10.211.0.2"), Asker::Own));
     wait_until("a wake-up", || calls.load(Ordering::Relaxed) > 0);
     let mac = Resolution::Mac(lab.far_mac());
-    wait_until("the answer", || neighbours.lookup(ip("10.211.0.2")) == mac);
+    wait_until("the answer", || neighbours.lookup(ip("10.211.0.2"), Asker::Own) == mac);
     let generation = neighbours.generation();
     // A route by another interface matters to no answer: they are looked through and stay what they are.
     lab.near("link set dev lo up");
@@ -351,7 +351,7 @@ fn lost_events_are_made_up_for() {
         // An error once released for good.
         released.lock().unwrap().recv().ok();
     }));
-    assert!(neighbours.request(ip("203.0.113.1")));
+    assert!(neighbours.request(ip("203.0.113.1"), Asker::Own));
     waiting.recv_timeout(Duration::from_secs(20)).unwrap();
     let flood: String = (0..40_000).map(|count| replace(51, count % 2)).collect();
     let file = std::env::temp_dir().join(format!("{}.batch", lab.netns.a().name()));
@@ -361,7 +361,7 @@ fn lost_events_are_made_up_for() {
     assert!(ran.unwrap().success());
     drop(release);
     let changed = Resolution::Mac([2, 0, 0, 0, 0, 2]);
-    wait_until("the change whose event was lost", || neighbours.lookup(peer) == changed);
+    wait_until("the change whose event was lost", || neighbours.lookup(peer, Asker::Own) == changed);
 }
 
 #[test]
@@ -369,24 +369,76 @@ fn twenty_thousand_addresses_do_not_grow_without_bound() {
     let Some(lab) = Lab::new() else { return };
     lab.near("route add 10.64.0.0/16 dev veth-a");
     let neighbours = lab.neighbours();
+    let entries_max = Asker::Own.entries_max();
     let (peer, mac) = (ip("10.211.0.2"), Resolution::Mac(lab.far_mac()));
     expect(&neighbours, peer, mac);
     for number in 0..20_000_u32 {
         let address = IpAddr::from((0x0a40_0000 + number).to_be_bytes());
-        wait_until("a place in the queue", || neighbours.request(address));
+        wait_until("a place in the queue", || neighbours.request(address, Asker::Own));
         // Used all the time, so never the one that is dropped.
-        assert_eq!(neighbours.lookup(peer), mac);
-        assert!(neighbours.entries_count() <= ENTRIES_MAX);
+        assert_eq!(neighbours.lookup(peer, Asker::Own), mac);
+        assert!(neighbours.entries_count() <= entries_max);
     }
     let last = IpAddr::from((0x0a40_0000_u32 + 19_999).to_be_bytes());
     expect(&neighbours, last, unreachable(Unreachable::NoNeighbour));
-    assert_eq!(neighbours.entries_count(), ENTRIES_MAX);
-    assert_eq!(neighbours.lookup(ip("10.64.0.0")), Resolution::Unknown, "the oldest was dropped");
-    assert_eq!(neighbours.lookup(peer), mac);
+    assert_eq!(neighbours.entries_count(), entries_max);
+    assert_eq!(neighbours.lookup(ip("10.64.0.0"), Asker::Own), Resolution::Unknown, "the oldest was dropped");
+    assert_eq!(neighbours.lookup(peer, Asker::Own), mac);
     let kernel = |lab: &Lab| lab.near("-d neigh show").matches("managed").count();
-    assert_eq!(kernel(&lab), ENTRIES_MAX);
+    assert_eq!(kernel(&lab), entries_max);
     drop(neighbours);
     assert_eq!(kernel(&lab), 0);
+}
+
+/// Ends a loop of another thread when it goes, after a panic too.
+struct Stop<'a>(&'a AtomicBool);
+
+impl Drop for Stop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Strangers have the kernel asked for ever-new addresses that nothing answers for: others neither wait for
+/// that nor lose an answer, and the kernel follows few of these addresses.
+#[test]
+fn questions_of_strangers_cost_others_nothing() {
+    let Some(lab) = Lab::new() else { return };
+    lab.near("route add 10.64.0.0/16 dev veth-a");
+    let neighbours = lab.neighbours();
+    let (peer, mac) = (ip("10.211.0.2"), Resolution::Mac(lab.far_mac()));
+    expect(&neighbours, peer, mac);
+    let (epoch, is_over) = (neighbours.epoch(), AtomicBool::new(false));
+    let strangers_max = Asker::Stranger.entries_max();
+    let refused = thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            let mut refused = 0;
+            for number in 0_u32.. {
+                let address = IpAddr::from((0x0a40_0000 + number % 60_000).to_be_bytes());
+                refused += u32::from(!neighbours.request(address, Asker::Stranger));
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+            refused
+        });
+        let stop = Stop(&is_over);
+        wait_until("strangers have their part", || neighbours.entries_count() >= strangers_max);
+        for host in 60..70_u8 {
+            let (address, mac) = (format!("10.211.0.{host}"), [2, 0, 0, 0, 0, host]);
+            let text = mac.map(|byte| format!("{byte:02x}")).join(":");
+            lab.near(&format!("neigh replace {address} lladdr {text} nud permanent dev veth-a"));
+            let asked = Instant::now();
+            expect(&neighbours, ip(&address), Resolution::Mac(mac));
+            assert!(asked.elapsed() < Duration::from_secs(1), "{address}: {:?}", asked.elapsed());
+        }
+        drop(stop);
+        flood.join().unwrap()
+    });
+    assert_ne!(refused, 0, "their queue was never full");
+    assert!(neighbours.entries_count() <= strangers_max + 11);
+    assert_eq!(neighbours.epoch(), epoch, "paths of others were forgotten");
+    assert_eq!(neighbours.lookup(peer, Asker::Own), mac);
 }
 
 /// Threads of this process with this name, in this network namespace.

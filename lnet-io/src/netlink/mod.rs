@@ -26,7 +26,7 @@ pub use interface::{
     Interface, LinkPackets, Role, default_interfaces, device_of, interfaces, is_local, link_speed_mbits,
     packets, queues_now,
 };
-pub use neighbours::{ENTRIES_MAX, MacHook, Neighbours, QUEUE_MAX, Resolution, Unreachable, WakeHook};
+pub use neighbours::{Asker, ENTRIES_MAX, MacHook, Neighbours, Resolution, Unreachable, WakeHook};
 pub use netdev::{XdpFeatures, xdp_features};
 pub use tags::VlanTags;
 

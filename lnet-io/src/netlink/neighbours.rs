@@ -1,13 +1,16 @@
-//! The resolver of next hops, as shards see it: published answers, a queue of questions, wake hooks.
+//! The resolver of next hops, as shards see it: published answers, queues of questions, wake hooks.
 //!
 //! Answers are published as a whole snapshot by one thread (`resolver`) and read without waiting. The
-//! generation is raised after the snapshot is in place, so that an answer cached under the generation that
-//! was read before it can be too new but never too old.
+//! epoch and the generation are raised after the snapshot is in place, so that an answer cached under the
+//! epoch that was read before it can be too new but never too old.
+//!
+//! Each kind of [`Asker`] has a queue and a part of the table of its own: whatever strangers write into
+//! frames, the questions of others wait for none of theirs, and answers of others make no room for theirs.
 
 use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering, fence};
 use std::sync::{Arc, PoisonError};
 use std::thread::{self, JoinHandle};
 
@@ -18,10 +21,52 @@ use tokio::sync::mpsc;
 use super::{Mac, NetlinkError, resolver, runtime};
 use crate::locks::Mutex;
 
-/// Most addresses that are followed at a time; a further one replaces the one looked up longest ago.
-pub const ENTRIES_MAX: usize = 1 << 14;
-/// Most questions that wait for the thread; a further one is not taken.
-pub const QUEUE_MAX: usize = 1024;
+/// Kinds of those for whom a next hop is asked, in the order of their worth. Each has a queue of its own, and
+/// so many addresses that are followed: of more, the one of its kind that was looked up longest ago goes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(u8)]
+pub enum Asker {
+    /// An answer to a frame that shows no token: its source may be any address that a stranger has written
+    /// there. An answer of [`Neighbours::lookup`] is good for that frame alone.
+    Stranger,
+    /// A frame to a peer that has shown a token, which receives at its address.
+    Peer,
+    /// A message of this node's own.
+    Own,
+}
+
+impl Asker {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Stranger, Self::Peer, Self::Own];
+
+    /// Most addresses that are followed for it at a time.
+    #[must_use]
+    pub const fn entries_max(self) -> usize {
+        match self {
+            // A stranger that receives at its address has shown a token a moment later.
+            Self::Stranger => 1 << 8,
+            Self::Peer => 1 << 13,
+            Self::Own => 1 << 14,
+        }
+    }
+
+    /// Most questions of it that wait for the thread; a further one is not taken.
+    #[must_use]
+    pub const fn queue_max(self) -> usize {
+        match self {
+            Self::Stranger => 64,
+            Self::Peer | Self::Own => 1024,
+        }
+    }
+
+    const fn of_number(number: u8) -> Self {
+        Self::ALL[number as usize]
+    }
+}
+
+/// Most addresses that are followed at a time.
+pub const ENTRIES_MAX: usize =
+    Asker::Stranger.entries_max() + Asker::Peer.entries_max() + Asker::Own.entries_max();
 
 /// Called by the thread after answers have changed. It must not block, nor call [`Neighbours::subscribe`].
 pub type WakeHook = Box<dyn Fn() + Send + Sync>;
@@ -62,8 +107,37 @@ pub enum Unreachable {
 /// One published answer.
 pub(super) struct Published {
     pub(super) resolution: Resolution,
+    pub(super) used: Arc<Use>,
+}
+
+/// When an address was looked up last, and the best of those for whom it was.
+pub(super) struct Use {
     /// The [`FollowedInterface::age`] at the last lookup.
-    pub(super) used: Arc<AtomicU64>,
+    age: AtomicU64,
+    asker: AtomicU8,
+}
+
+impl Use {
+    pub(super) const fn new(age: u64, asker: Asker) -> Self {
+        Self { age: AtomicU64::new(age), asker: AtomicU8::new(asker as u8) }
+    }
+
+    pub(super) fn age(&self) -> u64 {
+        self.age.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn asker(&self) -> Asker {
+        Asker::of_number(self.asker.load(Ordering::Relaxed))
+    }
+
+    /// Notes a lookup. Written only when it changes, so that shards do not take the cache line from each
+    /// other. Whether it is the first one by such an asker.
+    pub(super) fn note(&self, age: u64, asker: Asker) -> bool {
+        if self.age() != age {
+            self.age.store(age, Ordering::Relaxed);
+        }
+        self.asker() < asker && self.asker.fetch_max(asker as u8, Ordering::Relaxed) < asker as u8
+    }
 }
 
 /// All published answers.
@@ -89,6 +163,7 @@ pub(super) struct FollowedInterface {
     /// Addresses that the interface has routes to; `None` while they are not known.
     reach: ArcSwapOption<Reach>,
     pub(super) table: ArcSwap<Table>,
+    epoch: AtomicU64,
     generation: AtomicU64,
     /// Counts addresses taken in: the clock by which lookups are old or recent.
     pub(super) age: AtomicU64,
@@ -109,6 +184,7 @@ impl FollowedInterface {
             addresses: ArcSwap::default(),
             reach: ArcSwapOption::default(),
             table: ArcSwap::default(),
+            epoch: AtomicU64::new(0),
             generation: AtomicU64::new(0),
             age: AtomicU64::new(0),
             hooks: Mutex::default(),
@@ -193,15 +269,31 @@ impl FollowedInterface {
         is_new
     }
 
-    /// Puts a table in place; if `changed`, raises the generation and wakes those who subscribed.
-    pub(super) fn publish(&self, table: Table, changed: bool) {
-        self.table.store(Arc::new(table));
-        if changed {
-            self.generation.fetch_add(1, Ordering::Release);
-            let hooks = self.hooks.lock().unwrap_or_else(PoisonError::into_inner);
-            hooks.iter().for_each(|hook| hook());
+    /// Puts a table in place, and wakes those who subscribed if an answer is another one, or the interface
+    /// is.
+    pub(super) fn publish(&self, table: Table, interface_changed: bool) {
+        let table = Arc::new(table);
+        let before = self.table.swap(Arc::clone(&table));
+        let same = |address: &IpAddr| known(&before, address) == known(&table, address);
+        if !interface_changed && table.keys().all(same) && before.keys().all(same) {
+            return;
         }
+        // Who keeps an answer says so before it looks at the table again (`Neighbours::lookup`).
+        fence(Ordering::SeqCst);
+        let is_kept = |was: &Published| {
+            matches!(was.resolution, Resolution::Mac(_)) && was.used.asker() != Asker::Stranger
+        };
+        if interface_changed || before.iter().any(|(address, was)| is_kept(was) && !same(address)) {
+            self.epoch.fetch_add(1, Ordering::Release);
+        }
+        self.generation.fetch_add(1, Ordering::Release);
+        let hooks = self.hooks.lock().unwrap_or_else(PoisonError::into_inner);
+        hooks.iter().for_each(|hook| hook());
     }
+}
+
+fn known(table: &Table, address: &IpAddr) -> Resolution {
+    table.get(address).map_or(Resolution::Unknown, |published| published.resolution)
 }
 
 /// Follows one interface of one network namespace, and the next hops of addresses through it.
@@ -212,9 +304,17 @@ impl FollowedInterface {
 /// Needs Linux 5.16 and `CAP_NET_ADMIN`.
 pub struct Neighbours {
     shared: Arc<FollowedInterface>,
-    /// `None` once dropping, which is what ends the thread.
-    questions: Option<mpsc::Sender<IpAddr>>,
+    /// Questions by [`Asker`]. `None` once dropping, which is what ends the thread.
+    questions: Option<[mpsc::Sender<IpAddr>; 3]>,
     thread: Option<JoinHandle<()>>,
+}
+
+/// Queues of questions by [`Asker`].
+pub(super) type Questions = [mpsc::Receiver<IpAddr>; 3];
+
+fn queues() -> ([mpsc::Sender<IpAddr>; 3], Questions) {
+    let [strangers, peers, own] = Asker::ALL.map(|asker| mpsc::channel(asker.queue_max()));
+    ([strangers.0, peers.0, own.0], [strangers.1, peers.1, own.1])
 }
 
 impl Neighbours {
@@ -227,13 +327,13 @@ impl Neighbours {
     /// [`NetlinkError::NoSuchIndex`], [`NetlinkError::NoPermission`], or what the kernel refused.
     pub fn start(interface_index: u32, resolves: bool) -> Result<Arc<Self>, NetlinkError> {
         let shared = Arc::new(FollowedInterface::new(interface_index));
-        let (questions, queue) = mpsc::channel(QUEUE_MAX);
+        let (questions, queues) = queues();
         let (ready, started) = std::sync::mpsc::sync_channel(1);
         let theirs = Arc::clone(&shared);
         let thread = thread::Builder::new()
             .name("lnet-netlink".into())
             .spawn(move || match runtime() {
-                Ok(runtime) => runtime.block_on(resolver::run((theirs, resolves), queue, ready)),
+                Ok(runtime) => runtime.block_on(resolver::run((theirs, resolves), queues, ready)),
                 Err(error) => drop(ready.send(Err(error))),
             })
             .map_err(|source| NetlinkError::Kernel { what: "start a thread", source })?;
@@ -247,15 +347,16 @@ impl Neighbours {
 
     /// What is known of the way to `address` through the interface. Never waits.
     #[must_use]
-    pub fn lookup(&self, address: IpAddr) -> Resolution {
-        let table = self.shared.table.load();
-        let Some(published) = table.get(&address) else { return Resolution::Unknown };
-        let age = self.shared.age.load(Ordering::Relaxed);
-        // Written only when it changes, so that shards do not take the cache line from each other.
-        if published.used.load(Ordering::Relaxed) != age {
-            published.used.store(age, Ordering::Relaxed);
+    pub fn lookup(&self, address: IpAddr, asker: Asker) -> Resolution {
+        loop {
+            let table = self.shared.table.load();
+            let Some(published) = table.get(&address) else { return Resolution::Unknown };
+            if !published.used.note(self.shared.age.load(Ordering::Relaxed), asker) {
+                return published.resolution;
+            }
+            // An answer for a stranger goes without a word: it may have just now.
+            fence(Ordering::SeqCst);
         }
-        published.resolution
     }
 
     /// Bytes of the largest IP packet that the interface carries now; `None` while that is not known. The
@@ -329,8 +430,15 @@ impl Neighbours {
         self.shared.reach.load_full()
     }
 
-    /// Changes whenever an answer of [`Self::lookup`] does. To cache an answer, read this before looking it
-    /// up, and look it up anew once this differs.
+    /// Changes whenever the interface does, or an Ethernet address that [`Self::lookup`] has given for others
+    /// than strangers holds no more. To cache such an answer, read this before looking it up, and look it up
+    /// anew once this differs.
+    #[must_use]
+    pub fn epoch(&self) -> u64 {
+        self.shared.epoch.load(Ordering::Acquire)
+    }
+
+    /// Changes whenever an answer of [`Self::lookup`] does, after the epoch.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.shared.generation.load(Ordering::Acquire)
@@ -341,10 +449,11 @@ impl Neighbours {
     /// most once a second.
     ///
     /// False when the queue is full: ask again later.
-    pub fn request(&self, address: IpAddr) -> bool {
+    pub fn request(&self, address: IpAddr, asker: Asker) -> bool {
         let answer = self.shared.table.load().get(&address).map(|published| published.resolution);
         let is_known = matches!(answer, Some(Resolution::Unknown | Resolution::Mac(_)));
-        is_known || self.questions.as_ref().is_none_or(|questions| questions.try_send(address).is_ok())
+        let queue = self.questions.as_ref().map(|questions| &questions[asker as usize]);
+        is_known || queue.is_none_or(|queue| queue.try_send(address).is_ok())
     }
 
     /// Has `hook` called, by the netlink thread, after each change of the generation, as long as this lives.
@@ -380,12 +489,15 @@ impl Neighbours {
         self.publish_again();
     }
 
-    /// Publishes the answers that there are, as another generation.
+    /// Publishes the answers that there are, as those of another interface.
     fn publish_again(&self) {
-        let published = |resolution| Published { resolution, used: Arc::default() };
-        let table = self.shared.table.load();
-        let known = table.iter().map(|(key, answer)| (*key, published(answer.resolution)));
-        self.shared.publish(known.collect(), true);
+        self.shared.publish(self.published(), true);
+    }
+
+    fn published(&self) -> Table {
+        let again =
+            |answer: &Published| Published { resolution: answer.resolution, used: Arc::clone(&answer.used) };
+        self.shared.table.load().iter().map(|(address, answer)| (*address, again(answer))).collect()
     }
 
     /// Publishes the interface's Ethernet address.
@@ -396,11 +508,18 @@ impl Neighbours {
 
     /// Publishes an answer; all others stand.
     pub fn answer(&self, address: IpAddr, resolution: Resolution) {
-        let published = |resolution| Published { resolution, used: Arc::default() };
-        let table = self.shared.table.load();
-        let known = table.iter().map(|(key, answer)| (*key, published(answer.resolution)));
-        let fresh = (address, published(resolution));
-        self.shared.publish(known.chain([fresh]).collect(), true);
+        let mut table = self.published();
+        let used =
+            table.remove(&address).map_or_else(|| Arc::new(Use::new(0, Asker::Stranger)), |it| it.used);
+        table.insert(address, Published { resolution, used });
+        self.shared.publish(table, false);
+    }
+
+    /// Takes an answer back; all others stand.
+    pub fn forget(&self, address: IpAddr) {
+        let mut table = self.published();
+        table.remove(&address);
+        self.shared.publish(table, false);
     }
 }
 

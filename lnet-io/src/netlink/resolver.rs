@@ -1,5 +1,8 @@
 //! The thread behind [`Neighbours`](super::Neighbours): route lookups, the neighbour table, events.
 //!
+//! Questions of strangers are answered so many at a time, and then none for a while: each may have the kernel
+//! ask the whole link for an address that there is not.
+//!
 //! An address leads to a next hop (one route lookup); a next hop has an answer that neighbour events keep
 //! current. Whatever can move an address to another next hop causes a refresh: all routes, and the next hops
 //! whose answers are in doubt, are asked for again, soon, but at most once a second unless an interface has
@@ -9,7 +12,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
@@ -31,7 +34,9 @@ use super::messages::{
     is_managed, is_permanent, managed_neighbour, neighbour, neighbour_address, next_hop, route_question,
     valid_mac,
 };
-use super::neighbours::{ENTRIES_MAX, FollowedInterface, Published, Resolution, Table, Unreachable};
+use super::neighbours::{
+    Asker, ENTRIES_MAX, FollowedInterface, Published, Questions, Resolution, Table, Unreachable, Use,
+};
 use super::{NetlinkError, SameHost, connect, request, to_io};
 
 /// An unreachable address is tried again on request after this.
@@ -46,6 +51,10 @@ const SETTLE_TIME: Duration = Duration::from_millis(20);
 const EVENT_BUFFER_BYTES: usize = ENTRIES_MAX * 1024;
 /// Questions, and events, that are handled between two snapshots.
 const BATCH_MAX: usize = 64;
+/// Questions of strangers that are, and how long further ones wait then: some thousand are answered in a
+/// second.
+const STRANGERS_BATCH_MAX: usize = 32;
+const STRANGERS_PAUSE: Duration = Duration::from_millis(25);
 
 /// Neighbours and links, and everything that decides a route lookup.
 const GROUPS: [MulticastGroup; 9] = [
@@ -69,7 +78,7 @@ struct Destination {
     /// The next hop.
     via: Result<IpAddr, Unreachable>,
     attempted: Instant,
-    used: Arc<AtomicU64>,
+    used: Arc<Use>,
 }
 
 struct Hop {
@@ -104,6 +113,8 @@ struct Resolver {
     /// Whether its queues are those of slaves.
     is_bond: bool,
     count_at: Instant,
+    /// When the next questions of strangers are answered at the earliest.
+    strangers_at: Instant,
     /// Whether an answer may differ from the published one.
     dirty: bool,
     /// Whether something about the interface itself is new: its MTU, its name, its addresses, its queues,
@@ -115,7 +126,7 @@ struct Resolver {
 /// whether it could start.
 pub(super) async fn run(
     (shared, resolves): (Arc<FollowedInterface>, bool),
-    mut questions: mpsc::Receiver<IpAddr>,
+    [mut strangers, mut peers, mut own]: Questions,
     ready: SyncSender<Result<(), NetlinkError>>,
 ) {
     // The receiver waits for exactly one word; if it is gone, so are the questions.
@@ -124,7 +135,6 @@ pub(super) async fn run(
         Err(error) => return drop(ready.send(Err(error))),
     };
     drop(ready.send(Ok(())));
-    let mut batch = Vec::with_capacity(BATCH_MAX);
     loop {
         let refresh_at = resolver.refresh_at;
         let refresh = async {
@@ -133,7 +143,11 @@ pub(super) async fn run(
                 None => std::future::pending().await,
             }
         };
-        let count_at = resolver.count_at;
+        let (count_at, strangers_at) = (resolver.count_at, resolver.strangers_at);
+        let stranger = async {
+            tokio::time::sleep_until(strangers_at).await;
+            strangers.recv().await
+        };
         tokio::select! {
             event = events.next() => {
                 match event {
@@ -145,13 +159,14 @@ pub(super) async fn run(
                     resolver.event(event);
                 }
             }
-            count = questions.recv_many(&mut batch, BATCH_MAX) => {
-                if count == 0 {
-                    break;
-                }
-                for address in batch.drain(..) {
-                    resolver.question(address).await;
-                }
+            address = own.recv() => match address {
+                Some(address) => resolver.answer(address, &mut own, Asker::Own).await,
+                None => break,
+            },
+            Some(address) = peers.recv() => resolver.answer(address, &mut peers, Asker::Peer).await,
+            Some(address) = stranger => {
+                resolver.answer(address, &mut strangers, Asker::Stranger).await;
+                resolver.strangers_at = Instant::now() + STRANGERS_PAUSE;
             }
             () = refresh => resolver.refresh().await,
             Some(()) = changes.next() => resolver.count_soon(),
@@ -230,6 +245,7 @@ impl Resolver {
             ethtool,
             is_bond,
             count_at: refreshed,
+            strangers_at: refreshed,
             dirty,
             interface_changed,
         };
@@ -259,8 +275,20 @@ impl Resolver {
         self.count_at = self.count_at.min(Instant::now() + SETTLE_TIME);
     }
 
-    async fn question(&mut self, address: IpAddr) {
+    /// Answers a question, and others of its kind that wait.
+    async fn answer(&mut self, first: IpAddr, waiting: &mut mpsc::Receiver<IpAddr>, asker: Asker) {
+        let batch_max = if asker == Asker::Stranger { STRANGERS_BATCH_MAX } else { BATCH_MAX };
+        let further = std::iter::from_fn(|| waiting.try_recv().ok());
+        let batch: Vec<_> = std::iter::once(first).chain(further.take(batch_max - 1)).collect();
+        self.make_room(asker, batch.len()).await;
+        for address in batch {
+            self.question(address, asker).await;
+        }
+    }
+
+    async fn question(&mut self, address: IpAddr, asker: Asker) {
         if let Some(destination) = self.destinations.get(&address) {
+            destination.used.note(destination.used.age(), asker);
             let unreachable = matches!(self.resolution(destination), Resolution::Unreachable(_));
             if !unreachable || destination.attempted.elapsed() < RETRY_INTERVAL {
                 return;
@@ -270,10 +298,8 @@ impl Resolver {
             {
                 hop.trust = Trust::Probe;
             }
-        } else if self.destinations.len() >= ENTRIES_MAX {
-            self.evict().await;
         }
-        self.resolve(address).await;
+        self.resolve(address, asker).await;
     }
 
     fn resolution(&self, destination: &Destination) -> Resolution {
@@ -283,32 +309,42 @@ impl Resolver {
         }
     }
 
-    /// Drops the destination that was looked up longest ago.
-    async fn evict(&mut self) {
-        let used = |destination: &Destination| destination.used.load(Ordering::Relaxed);
-        let oldest = self.destinations.iter().min_by_key(|(_, destination)| used(destination));
-        if let Some((&address, _)) = oldest
-            && let Some(Destination { via: Ok(hop), .. }) = self.destinations.remove(&address)
-        {
-            self.release(hop).await;
+    /// Drops destinations of an asker that were looked up longest ago, where so many further ones need room.
+    async fn make_room(&mut self, asker: Asker, more: usize) {
+        if self.destinations.len() + more <= asker.entries_max() {
+            return;
+        }
+        let its = self.destinations.iter().filter(|(_, destination)| destination.used.asker() == asker);
+        let mut its: Vec<_> = its.map(|(address, destination)| (destination.used.age(), *address)).collect();
+        let surplus = (its.len() + more).saturating_sub(asker.entries_max());
+        its.sort_unstable();
+        for (_, address) in its.into_iter().take(surplus) {
+            self.dirty = true;
+            if let Some(Destination { via: Ok(hop), .. }) = self.destinations.remove(&address) {
+                self.release(hop).await;
+            }
         }
     }
 
     /// Finds the next hop of a destination, new or known, and follows it.
-    async fn resolve(&mut self, address: IpAddr) {
+    async fn resolve(&mut self, address: IpAddr, asker: Asker) {
         let via = self.route(address).await;
         if let Ok(hop) = via {
             self.follow(hop).await;
         }
         let used = match self.destinations.get(&address) {
             Some(known) => Arc::clone(&known.used),
-            None => Arc::new(AtomicU64::new(self.shared.age.fetch_add(1, Ordering::Relaxed) + 1)),
+            None => Arc::new(Use::new(self.shared.age.fetch_add(1, Ordering::Relaxed) + 1, asker)),
         };
         let destination = Destination { via, attempted: Instant::now(), used };
         self.dirty = true;
         let before = self.destinations.insert(address, destination);
         let is_local = |via: &Result<IpAddr, Unreachable>| *via == Err(Unreachable::Local);
-        if is_local(&via) && !before.as_ref().is_some_and(|before| is_local(&before.via)) {
+        // A stranger may write any address into its frames.
+        if asker != Asker::Stranger
+            && is_local(&via)
+            && !before.as_ref().is_some_and(|before| is_local(&before.via))
+        {
             tracing::warn!("{}", SameHost(address));
         }
         // Taken before the old one is released: it may be the same.
@@ -520,9 +556,10 @@ impl Resolver {
             Ok(is_new) => self.interface_changed |= is_new,
             Err(error) => tracing::debug!(%error, "the interface is not looked at"),
         }
-        let addresses: Vec<IpAddr> = self.destinations.keys().copied().collect();
-        for address in addresses {
-            self.resolve(address).await;
+        let asked =
+            self.destinations.iter().map(|(address, destination)| (*address, destination.used.asker()));
+        for (address, asker) in asked.collect::<Vec<_>>() {
+            self.resolve(address, asker).await;
         }
         self.refreshed = Instant::now();
     }
@@ -533,20 +570,13 @@ impl Resolver {
         if !std::mem::take(&mut self.dirty) && !interface_changed {
             return;
         }
-        let before = self.shared.table.load();
         let answer = |(&address, destination): (&IpAddr, &Destination)| {
             let resolution = self.resolution(destination);
             (address, Published { resolution, used: Arc::clone(&destination.used) })
         };
         let table: Table = self.destinations.iter().map(answer).collect();
-        let same = |address: &IpAddr| known(&before, address) == known(&table, address);
-        let changed = interface_changed || !table.keys().all(same) || !before.keys().all(same);
-        self.shared.publish(table, changed);
+        self.shared.publish(table, interface_changed);
     }
-}
-
-fn known(table: &Table, address: &IpAddr) -> Resolution {
-    table.get(address).map_or(Resolution::Unknown, |published| published.resolution)
 }
 
 /// Asks the kernel for the interface: its link and its addresses; whether something of that is new.

@@ -104,6 +104,9 @@ pub(super) enum Reason {
     Peer(&'static str),
 }
 
+/// The name under which the xdp LND counts questions for next hops that find no room.
+const HOPS_UNASKED: &str = "next hops unasked";
+
 /// The name under which LNDs count a peer that finds no room.
 const PEERS_FULL: &str = "peers_full";
 
@@ -238,6 +241,7 @@ pub(super) fn refused(worker: &Worker) -> Refused {
             counted.push((Reason::Connection(name), count));
         }
         Counted::Connections => {}
+        _ if name == HOPS_UNASKED => counted.push((Reason::Full(name), count)),
         _ if REFUSED.contains(&name) => counted.push((Reason::Frame(name), count)),
         _ => {}
     });

@@ -62,6 +62,8 @@ pub struct XdpCounters {
     pub frames_sent_by_socket: u64,
     /// Frames that were to be sent, and were let go: their next hop was not known, or the device refused.
     pub frames_let_go: u64,
+    /// Questions for next hops that found no room in their queue; what asked goes later, or comes again.
+    pub hops_unasked: u64,
     /// Frames that a test fault has kept back ([`SendFault`](crate::lnd::SendFault)) until others had
     /// overtaken them, and that were sent then.
     pub frames_overtaken: u64,
@@ -139,6 +141,7 @@ impl XdpLnd {
             ("paths slow", recovery.paths_slow),
             ("paths narrowed", recovery.paths_narrowed),
             ("frames let go", frames.frames_let_go),
+            ("next hops unasked", frames.hops_unasked),
             ("frames beside rings", frames.frames_sent_by_socket),
         ] {
             tell(Counted::Recovery, name, count);

@@ -19,7 +19,7 @@ use lnet_wire::header::{Header, LARGE_HEADER_BYTES, WireHandle};
 use lnet_wire::nid::NID_BYTES;
 use lnet_wire::steer::{self, PORTALS, PolicyWord, SteerKey};
 use lnet_wire::{Body, Nid, ProcessId};
-use lnet_xdp_proto::{Arrived, BUNDLE_MAX, BufferId, Content, Disposition, OutgoingFrame, Xfer};
+use lnet_xdp_proto::{Arrived, BUNDLE_MAX, BufferId, Content, Disposition, OutgoingFrame, Xfer, XferDrop};
 
 use super::announce::{Batch, look_ahead};
 use super::counters::XdpDrop;
@@ -311,7 +311,7 @@ pub(super) enum Taken {
     /// The transfer protocol has taken the frame.
     Whole,
     /// The transfer protocol has refused and counted the frame.
-    Refused,
+    Refused(XferDrop),
     /// The frame is to be kept.
     Buffer(BufferId),
 }
@@ -374,7 +374,7 @@ pub(super) fn take(
         }
         Disposition::Done => {}
         Disposition::Buffer(hold) => return Ok(Taken::Buffer(hold)),
-        Disposition::Drop(_) => return Ok(Taken::Refused),
+        Disposition::Drop(reason) => return Ok(Taken::Refused(reason)),
     }
     if header.bundled {
         for Further { id_delta, lnet, payload_offset } in further.drain(..) {

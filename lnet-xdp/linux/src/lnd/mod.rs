@@ -35,6 +35,7 @@ mod socket;
 mod traffic;
 mod transmit;
 mod unresolved;
+mod ways_back;
 mod write;
 
 #[cfg(any(test, feature = "testing"))]
@@ -73,6 +74,7 @@ use in_place::{InPlace, InPlaceUplink};
 use ports::Nis;
 use receive::Origin;
 use unresolved::Unresolved;
+use ways_back::WaysBack;
 
 pub use counters::{XdpCounters, XdpDrop};
 pub(crate) use exchange::ReturnRings;
@@ -209,6 +211,8 @@ pub struct XdpLnd {
     /// Whether there was something to send and no room for it.
     wants_room: bool,
     paths: Paths,
+    /// Where frames came from that were refused.
+    ways_back: WaysBack,
     /// Messages whose next hop is being looked up, with the time at which that is given up.
     unresolved: Unresolved,
     /// Messages that ended before the transfer protocol had them.
@@ -276,6 +280,7 @@ impl XdpLnd {
             home: Home::new(shard.0, common.frames_per_shard),
             nis: Nis::default(),
             wants_room: false,
+            ways_back: WaysBack::default(),
             unresolved: Unresolved::new(limits.messages),
             ended: VecDeque::with_capacity(limits.messages as usize),
             early: EarlyFrames::new(limits.buffered, common.early_chunks_max),

@@ -23,13 +23,15 @@ pub(super) struct Paths {
     ids: HashMap<Key, PathId>,
     /// What was found last: messages to one peer come in runs.
     last: Option<(Key, PathId)>,
+    /// Where paths for one frame alone are.
+    passing: Option<PathId>,
 }
 
 impl Paths {
     /// Remembers so many.
     pub(super) fn new(capacity: usize) -> Self {
         let (paths, ids) = (Vec::with_capacity(capacity), HashMap::with_capacity(capacity));
-        Self { capacity, paths, ids, last: None }
+        Self { capacity, paths, ids, last: None, passing: None }
     }
 
     /// The path to a peer.
@@ -49,20 +51,37 @@ impl Paths {
 
     /// Remembers the path to a peer that has none.
     pub(super) fn insert(&mut self, key: Key, path: Path) -> PathId {
+        let id = self.push(path);
+        self.ids.insert(key, id);
+        id
+    }
+
+    /// A path that is good until the next one of this kind is made.
+    pub(super) fn insert_passing(&mut self, path: Path) -> PathId {
+        let id = match self.passing {
+            Some(id) => {
+                self.paths[id.0] = path;
+                id
+            }
+            None => self.push(path),
+        };
+        self.passing = Some(id);
+        id
+    }
+
+    fn push(&mut self, path: Path) -> PathId {
         if self.paths.len() == self.capacity {
             self.clear();
         }
-        let id = PathId(self.paths.len());
         self.paths.push(path);
-        self.ids.insert(key, id);
-        id
+        PathId(self.paths.len() - 1)
     }
 
     /// Forgets all paths.
     pub(super) fn clear(&mut self) {
         self.paths.clear();
         self.ids.clear();
-        self.last = None;
+        (self.last, self.passing) = (None, None);
     }
 }
 
@@ -113,6 +132,20 @@ mod tests {
         assert_eq!(paths.find(NiId(1), &nid(1)), None, "by another NI");
         paths.clear();
         assert_eq!(paths.find(NiId(0), &nid(1)), None);
+    }
+
+    /// Strangers neither take the room of peers nor stand in for each other.
+    #[test]
+    fn paths_for_one_frame_are_found_by_no_other() {
+        let mut paths = Paths::new(4);
+        paths.insert((NiId(0), nid(1)), path(1));
+        for host in 2..100 {
+            let id = paths.insert_passing(path(host));
+            assert_eq!(mark(&paths[id]), host);
+            assert_eq!(paths.find(NiId(0), &nid(host.into())), None);
+        }
+        let known = paths.find(NiId(0), &nid(1)).unwrap();
+        assert_eq!(mark(&paths[known]), 1);
     }
 
     #[test]

@@ -210,7 +210,9 @@ pub(super) struct Down {
 pub(super) struct ShardInterface {
     pub(super) interface_index: u32,
     pub(super) neighbours: Arc<Neighbours>,
-    /// Generation of the answers that paths were made of.
+    /// Epoch of the answers that paths were made of.
+    pub(super) epoch: u64,
+    /// Generation of the answers that messages without a path have waited for.
     pub(super) generation: u64,
 }
 
@@ -284,7 +286,12 @@ impl XdpLnd {
         self.devices.lanes.append(&mut lanes);
         self.devices.owned.append(&mut owned);
         self.devices.most_owned = most_owned;
-        self.nis.links.push(ShardInterface { interface_index, neighbours, generation: u64::MAX });
+        self.nis.links.push(ShardInterface {
+            interface_index,
+            neighbours,
+            epoch: u64::MAX,
+            generation: u64::MAX,
+        });
         self.follow_rings();
         self.devices.refill(&mut self.home, true);
     }

@@ -12,7 +12,7 @@ use lnet_wire::packet::{
     self, ETHERNET_BYTES, ETHERTYPE_IPV4, ETHERTYPE_VLAN, IPV4_BYTES, IPV6_BYTES, Located, Packet, UDP_BYTES,
     VLAN_BYTES, ethernet_address,
 };
-use lnet_xdp_proto::Replay;
+use lnet_xdp_proto::{Replay, XferDrop};
 
 use super::announce::{Batch, FRAMES_MAX};
 use super::exchange::Packet as Parts;
@@ -199,7 +199,7 @@ impl XdpLnd {
         self.counters.frames_received += u64::from(origin == Origin::Device);
         match outcome {
             Ok(Taken::Whole) => self.counters.frames_taken += 1,
-            Ok(Taken::Refused) => self.counters.frames_refused += 1,
+            Ok(Taken::Refused(_)) => self.counters.frames_refused += 1,
             Ok(Taken::Buffer(hold)) => {
                 if !self.early.keep(hold, packet) {
                     self.counters.frames_forgotten += 1;
@@ -269,7 +269,12 @@ impl XdpLnd {
         let ingress = Ingress { ni: port.ni, own: &port.nid, from: &sender.nid, ends_crc };
         let owner = self.common.owner(self.shard);
         let bytes = Bytes { header, head, start, length, datagram: &Pieces { umem, packet } };
-        frames::take((&mut self.xfer, memory, up), now, &ingress, &owner, &bytes, &mut self.scratch.further)
+        let further = &mut self.scratch.further;
+        let taken = frames::take((&mut self.xfer, memory, up), now, &ingress, &owner, &bytes, further);
+        if matches!(taken, Ok(Taken::Refused(XferDrop::UnknownSession))) {
+            self.ways_back.note(ingress.ni, ingress.from, head);
+        }
+        taken
     }
 }
 

@@ -7,9 +7,10 @@ use lnet_core::lnd::{Cause, Full, Lent, NiId, Status, Transmit, TxId, Uplink};
 use lnet_core::time::Instant;
 use lnet_io::capture::{Direction, Link};
 use lnet_io::memory::Memory;
-use lnet_io::netlink::{Resolution, Unreachable};
+use lnet_io::netlink::{Asker, Mac, Resolution, Unreachable};
 use lnet_io::xsk::RegisteredRuns;
 use lnet_wire::Nid;
+use lnet_wire::frame::Kind;
 use lnet_xdp_proto::{Content, OutgoingFrame, Xfer};
 
 use super::fault::Fate;
@@ -18,6 +19,7 @@ use super::lane::Followed;
 use super::path::{End, LANE_PORT_BASE, Path};
 use super::paths::PathId;
 use super::ports::{Down, RingPort};
+use super::unresolved::is_response;
 use super::write::{write_frame, write_headers};
 use super::{Bulk, CHUNK_BYTES, XdpLnd};
 
@@ -69,7 +71,7 @@ impl XdpLnd {
             }
             return self.xfer.submit(now, transmit);
         }
-        match self.find_path(now, transmit.ni, &transmit.next_hop) {
+        match self.find_path(now, transmit.ni, &transmit.next_hop, asker_of(transmit)) {
             Hop::Known(path) if !more && self.send_alone(now, transmit, path, memory) => {}
             // The message is sent again, like those under way, until the interface is up, or has been down
             // for too long.
@@ -137,7 +139,7 @@ impl XdpLnd {
         if self.unresolved.take_retry(now) {
             for _ in 0..self.unresolved.count() {
                 let Some((deadline, transmit)) = self.unresolved.pop() else { break };
-                match self.find_path(now, transmit.ni, &transmit.next_hop) {
+                match self.find_path(now, transmit.ni, &transmit.next_hop, asker_of(&transmit)) {
                     Hop::Known(_) | Hop::Down => {
                         if self.transfer(now, &transmit).is_err() {
                             self.unresolved.push(deadline, transmit);
@@ -157,19 +159,27 @@ impl XdpLnd {
         }
     }
 
-    /// Forgets all paths when a next hop or an interface has changed; what is parked is tried again then.
+    /// Forgets all paths when a next hop that they were made of has changed, or an interface; tries what is
+    /// parked again at each answer.
     #[inline]
     fn refresh_paths(&mut self) {
         if self.links_have_changed() {
-            // Before anything is looked up.
-            self.nis.links.iter_mut().for_each(|link| link.generation = link.neighbours.generation());
-            self.paths.clear();
+            let mut is_past = false;
+            for link in &mut self.nis.links {
+                // Before anything is looked up; the generation first, which is raised after the epoch.
+                link.generation = link.neighbours.generation();
+                let epoch = link.neighbours.epoch();
+                is_past |= std::mem::replace(&mut link.epoch, epoch) != epoch;
+            }
             self.unresolved.retry = true;
-            self.follow_interfaces();
+            if is_past {
+                self.paths.clear();
+                self.follow_interfaces();
+            }
         }
     }
 
-    /// Whether a next hop or an interface has changed since paths were last forgotten.
+    /// Whether there are answers that the shard has not looked at, or an interface has changed.
     #[inline]
     pub(super) fn links_have_changed(&self) -> bool {
         self.nis.links.iter().any(|link| link.generation != link.neighbours.generation())
@@ -193,45 +203,74 @@ impl XdpLnd {
 
     /// The way to a peer, if its next hop is known.
     #[inline]
-    fn find_path(&mut self, now: Instant, ni: NiId, nid: &Nid) -> Hop {
+    fn find_path(&mut self, now: Instant, ni: NiId, nid: &Nid, asker: Asker) -> Hop {
         self.refresh_paths();
-        self.paths.find(ni, nid).map_or_else(|| self.make_path(now, ni, nid), Hop::Known)
+        self.paths.find(ni, nid).map_or_else(|| self.make_path(now, ni, nid, asker), Hop::Known)
     }
 
-    fn make_path(&mut self, now: Instant, ni: NiId, nid: &Nid) -> Hop {
+    fn make_path(&mut self, now: Instant, ni: NiId, nid: &Nid, asker: Asker) -> Hop {
         let (Some(index), Some(address)) = (self.nis.ring_of(ni), nid.ip()) else {
             return if self.nis.needs_no_hop(ni) { Hop::Down } else { Hop::Unreachable };
         };
-        let RingPort { port, link_index, lane_index, down, .. } = &mut self.nis.ports[index];
+        let RingPort { port, link_index, down, .. } = &mut self.nis.ports[index];
         if port.is_of_other_family(nid) {
             return Hop::OtherFamily;
         }
         let neighbours = &self.nis.links[*link_index].neighbours;
-        let resolution = neighbours.lookup(address);
+        let resolution = neighbours.lookup(address, asker);
         let news = Down { since: now, address, is_given_up: false };
         *down = (resolution == INTERFACE_DOWN).then(|| down.unwrap_or(news));
         let mac = match resolution {
             Resolution::Mac(mac) => mac,
             // Ask again all the same: the way may be back by the next message.
             Resolution::Unreachable(_) => {
-                neighbours.request(address);
+                self.counters.hops_unasked += u64::from(!neighbours.request(address, asker));
                 let waits = down.is_some_and(|down| !down.is_given_up);
                 return if waits { Hop::Down } else { Hop::Unreachable };
             }
             Resolution::Unknown => {
-                if !neighbours.request(address) {
+                if !neighbours.request(address, asker) {
+                    self.counters.hops_unasked += 1;
                     self.unresolved.ask_again_at = Some(now + ASK_INTERVAL);
                 }
                 return Hop::Unknown;
             }
         };
-        let lane = &self.devices.lanes[*lane_index];
-        let lane_port = LANE_PORT_BASE + lane.queue as u16;
+        match self.path_of(index, nid, mac) {
+            Some(path) => Hop::Known(self.paths.insert((ni, *nid), path)),
+            None => Hop::OtherFamily,
+        }
+    }
+
+    /// The path by a port to a peer whose next hop has this Ethernet address.
+    fn path_of(&self, index: usize, nid: &Nid, mac: Mac) -> Option<Path> {
+        let RingPort { port, lane_index, .. } = &self.nis.ports[index];
+        let lane_port = LANE_PORT_BASE + self.devices.lanes[*lane_index].queue as u16;
         let local = End { mac: port.mac, port: lane_port, nid: port.nid };
-        let Some(path) = Path::new(&local, &End { mac, port: port.udp_port, nid: *nid }) else {
-            return Hop::OtherFamily;
+        Path::new(&local, &End { mac, port: port.udp_port, nid: *nid })
+    }
+
+    /// The path of an answer to a frame that showed no good token, for that answer alone: a stranger may have
+    /// made its source up. A RESET goes back to where the frame came from, and says nothing that others may
+    /// not know. A WELCOME has a token, which only the host that has the address may learn, so the kernel
+    /// is asked for that, in the queue for strangers.
+    fn path_back(&mut self, is_reset: bool, ni: NiId, nid: &Nid) -> Option<PathId> {
+        self.refresh_paths();
+        if let Some(known) = self.paths.find(ni, nid) {
+            return Some(known);
+        }
+        let (index, address) = (self.nis.ring_of(ni)?, nid.ip()?);
+        let neighbours = &self.nis.links[self.nis.ports[index].link_index].neighbours;
+        let mac = match neighbours.lookup(address, Asker::Stranger) {
+            Resolution::Mac(mac) => mac,
+            _ if is_reset => self.ways_back.take(ni, nid)?,
+            _ => {
+                self.counters.hops_unasked += u64::from(!neighbours.request(address, Asker::Stranger));
+                return None;
+            }
         };
-        Hop::Known(self.paths.insert((ni, *nid), path))
+        let path = self.path_of(index, nid, mac)?;
+        Some(self.paths.insert_passing(path))
     }
 
     /// Sends what the transfer protocol has, while there is room and at most the budget.
@@ -281,9 +320,15 @@ impl XdpLnd {
     fn send(&mut self, now: Instant, outgoing: &OutgoingFrame, memory: &Memory) {
         let lane_index = self.nis.ring_of(outgoing.ni).map(|index| self.nis.ports[index].lane_index);
         let lane_index = lane_index.filter(|lane| !self.devices.lanes[*lane].refuses());
-        let (Some(lane_index), Hop::Known(path)) =
-            (lane_index, self.find_path(now, outgoing.ni, &outgoing.destination))
-        else {
+        let (ni, to) = (outgoing.ni, &outgoing.destination);
+        let path = match outgoing.header.kind {
+            kind @ (Kind::Welcome | Kind::Reset) => self.path_back(kind == Kind::Reset, ni, to),
+            _ => match self.find_path(now, ni, to, Asker::Peer) {
+                Hop::Known(path) => Some(path),
+                _ => None,
+            },
+        };
+        let Some((lane_index, path)) = lane_index.zip(path) else {
             self.counters.frames_let_go += 1;
             return;
         };
@@ -441,7 +486,7 @@ impl XdpLnd {
             let Some(Down { address, is_given_up, since }) = down.as_mut().filter(is_due) else { continue };
             let neighbours = &self.nis.links[*link_index].neighbours;
             // The interface may be up again with nothing sent since.
-            if neighbours.lookup(*address) == INTERFACE_DOWN {
+            if neighbours.lookup(*address, Asker::Stranger) == INTERFACE_DOWN {
                 *is_given_up = neighbours.is_gone();
                 *since = now;
                 avoid(&mut self.xfer, now, (port.ni, *is_given_up), up);
@@ -459,6 +504,11 @@ impl XdpLnd {
         let downs = self.nis.ports.iter().filter_map(|open| open.down).filter(|down| !down.is_given_up);
         downs.map(|down| down.since + DOWN_PATIENCE).min()
     }
+}
+
+/// For whom a message's next hop is asked: a response goes to one that has shown a token.
+fn asker_of(transmit: &Transmit) -> Asker {
+    if is_response(transmit) { Asker::Peer } else { Asker::Own }
 }
 
 /// Has messages leave an NI whose interface is down: all of them where it has gone, else those that have

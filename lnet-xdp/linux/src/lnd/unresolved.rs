@@ -79,6 +79,6 @@ impl Unresolved {
     }
 }
 
-fn is_response(transmit: &Transmit) -> bool {
+pub(super) fn is_response(transmit: &Transmit) -> bool {
     matches!(transmit.header.body, Body::Ack { .. } | Body::Reply { .. })
 }

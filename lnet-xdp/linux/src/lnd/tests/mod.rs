@@ -14,6 +14,7 @@ mod registered;
 mod shards;
 mod short;
 mod sockets;
+mod strangers;
 mod wire;
 
 use std::collections::BTreeSet;

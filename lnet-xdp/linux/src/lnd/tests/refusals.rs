@@ -12,11 +12,11 @@ use super::node::{Node, Plan};
 use crate::lnd::XdpDrop;
 
 /// Where the frame header begins over IPv4.
-const FRAME: usize = 42;
+pub(super) const FRAME: usize = 42;
 const LNET: usize = FRAME + FRAME_HEADER_BYTES;
 
 /// A node, and a packet that it would take.
-fn target() -> (Node, Vec<u8>) {
+pub(super) fn target() -> (Node, Vec<u8>) {
     let mut wire = acquainted(Plan::new(1), Plan::new(2));
     let now = wire.now;
     let [a, b] = &mut wire.nodes;
@@ -28,7 +28,7 @@ fn target() -> (Node, Vec<u8>) {
 }
 
 /// Makes the checksum right again.
-fn seal(packet: &mut [u8]) {
+pub(super) fn seal(packet: &mut [u8]) {
     let covered = &mut packet[FRAME..FRAME + FIRST_HEADERS_BYTES];
     covered[CRC_OFFSET..CRC_OFFSET + 4].fill(0);
     let crc = crc_fast::crc32_iscsi(covered);
