@@ -11,14 +11,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError};
 use std::task::{Context, Wake, Waker};
 use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
+use lnet_core::time::Instant;
 use lnet_io::locks::Mutex;
 use lnet_io::reactor;
 
 use super::{ShardHandle, waits};
-use crate::runtime::WaitKind;
+use crate::runtime::{Clock, WaitKind};
 
 /// Waits in a row, each soon after the one before, after which the thread drives.
 const STREAK: u32 = 4;
@@ -108,7 +109,7 @@ impl WaitState {
     /// The thread has nothing to run: whether it is to drive.
     fn begin(&mut self) -> bool {
         if self.waits_since.is_none() {
-            let now = Instant::now();
+            let now = Clock::of_process().now();
             let is_soon = self.ended_at.is_some_and(|ended| now - ended < SOON);
             self.streak = if is_soon { self.streak + 1 } else { 0 };
             self.waits_since = Some(now);
@@ -119,7 +120,7 @@ impl WaitState {
     /// Ends a wait: the thread has something to run.
     fn end(&mut self, shard: &ShardHandle) {
         if let Some(since) = self.waits_since.take() {
-            let now = Instant::now();
+            let now = Clock::of_process().now();
             self.ended_at = Some(now);
             if now - since > SHORT {
                 self.streak = 0;
@@ -181,10 +182,10 @@ impl Guest {
     fn drive(&self) {
         let thread = &self.shard.end().thread;
         if self.lock(WaitState::begin) && !thread.has_waiting() {
-            let until = Instant::now() + DRIVE;
+            let until = Clock::of_process().now() + DRIVE;
             while !self.woken.is_woken() && !thread.has_waiting() {
                 thread.drive(|| self.woken.is_woken(), Some(until), true);
-                let left = until.saturating_duration_since(Instant::now());
+                let left = until - Clock::of_process().now();
                 if self.woken.is_woken() || left.is_zero() {
                     break;
                 }
@@ -265,9 +266,9 @@ mod tests {
         let (lnet, guest, runtime) = start();
         runtime.block_on(guest.run(async {
             let (mut events, md) = puts(&lnet);
-            let begun = Instant::now();
+            let begun = Clock::of_process().now();
             while guest.drives() < 100 {
-                assert!(begun.elapsed() < PATIENCE, "{} drives", guest.drives());
+                assert!((Clock::of_process().now() - begun) < PATIENCE, "{} drives", guest.drives());
                 put(&mut events, &md).await;
             }
             // The shard has others that drive it while tasks take long, and between messages that are rare.
@@ -290,9 +291,9 @@ mod tests {
         let (lnet, guest, runtime) = start();
         runtime.block_on(guest.run(async {
             let (_events, md) = puts(&lnet);
-            let begun = Instant::now();
+            let begun = Clock::of_process().now();
             while guest.drives() < 100 {
-                assert!(begun.elapsed() < PATIENCE, "{} drives", guest.drives());
+                assert!((Clock::of_process().now() - begun) < PATIENCE, "{} drives", guest.drives());
                 md.put(&Target::new(Nid::LO, PORTAL, 1), Ack::Wanted, 0).await.unwrap();
             }
         }));
@@ -308,10 +309,10 @@ mod tests {
         let (answer, answered) = std::sync::mpsc::channel();
         let other = std::thread::spawn(move || {
             let late = (0..ROUNDS).filter(|_| {
-                let begun = Instant::now();
+                let begun = Clock::of_process().now();
                 ask.send(()).unwrap();
                 answered.recv_timeout(PATIENCE).unwrap();
-                let is_late = begun.elapsed() >= DRIVE * 9 / 10;
+                let is_late = (Clock::of_process().now() - begun) >= DRIVE * 9 / 10;
                 std::thread::sleep(Duration::from_millis(1));
                 is_late
             });

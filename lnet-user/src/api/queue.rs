@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::stream::Stream;
 use futures_util::task::AtomicWaker;
@@ -24,6 +24,7 @@ use rtrb::{Consumer, Producer, RingBuffer};
 use lnet_core::event::{EqError, Event};
 use lnet_core::handle::{EqHandle, MdHandle};
 use lnet_core::lnd::Span;
+use lnet_core::time::Instant;
 
 use super::ShardHandle;
 use super::calls::Signals;
@@ -31,7 +32,7 @@ use super::error::LnetError;
 use super::request::RefusalSlot;
 use super::service::Queues;
 use super::waits::{Wait, Waits};
-use crate::runtime::{Deputy, WaitKind, Worker, wakes};
+use crate::runtime::{Clock, Deputy, WaitKind, Worker, wakes};
 
 /// Places of the ring; events that find none stay with the shard.
 const RING_SLOTS: u32 = 1024;
@@ -355,12 +356,12 @@ impl EventQueue {
         if let Some(queued) = self.try_next()? {
             return Ok(Some(queued));
         }
-        let until = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let now = Clock::of_process().now();
+        let until = timeout.map(|timeout| now + timeout);
         // A task that was polled before does not wait any more: the thread does.
         self.give_up();
-        let eager = self
-            .waits
-            .begin(Instant::now(), self.ends[0].wakes.shard.end().thread.shared().is_driven_in_pauses());
+        let eager =
+            self.waits.begin(now, self.ends[0].wakes.shard.end().thread.shared().is_driven_in_pauses());
         let next = self.wait(until, eager);
         self.tell(None);
         self.waits.end();
@@ -384,7 +385,7 @@ impl EventQueue {
                 return next.map(Some);
             }
             deputy = deputy.or_else(Deputy::appoint);
-            match until.map(|until| until.saturating_duration_since(Instant::now())) {
+            match until.map(|until| until - Clock::of_process().now()) {
                 Some(Duration::ZERO) => return Ok(None),
                 Some(left) => std::thread::park_timeout(left),
                 None => std::thread::park(),

@@ -20,14 +20,15 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use lnet_core::time::Instant;
 use tokio::sync::oneshot;
 
 use super::error::LnetError;
 use super::service::Service;
 use crate::runtime::wakes::{self, Awaited};
-use crate::runtime::{Drivable, Moment, WaitKind, is_keeper};
+use crate::runtime::{Clock, Drivable, Moment, WaitKind, is_keeper};
 
 /// How long a task's thread drives at most, and tries to, before it polls other tasks.
 const MOMENT: Duration = Duration::from_micros(50);
@@ -66,7 +67,7 @@ impl Waits {
     /// A wait begins: whether the thread is to drive the shard while it waits.
     pub(super) fn begin(&mut self, now: Instant, is_driven: bool) -> bool {
         let soon = if is_driven { Self::SOON_BOUND } else { Self::SOON };
-        let is_soon = self.ended_at.is_some_and(|ended| now.saturating_duration_since(ended) < soon);
+        let is_soon = self.ended_at.is_some_and(|ended| now - ended < soon);
         self.streak = if is_soon { self.streak.saturating_add(1) } else { 0 };
         self.is_eager()
     }
@@ -77,7 +78,7 @@ impl Waits {
 
     /// A wait is over.
     pub(super) fn end(&mut self) {
-        self.ended_at = Some(Instant::now());
+        self.ended_at = Some(Clock::of_process().now());
     }
 
     /// Leaves the next waits to the keeper.
@@ -162,7 +163,7 @@ impl Wait {
             }
             WaitStage::Idle | WaitStage::Yields { .. } | WaitStage::Drives { .. } => {}
         }
-        let (now, is_driven) = (Instant::now(), self.shard.is_driven_in_pauses());
+        let (now, is_driven) = (Clock::of_process().now(), self.shard.is_driven_in_pauses());
         let stage = self.stage;
         let own = self.address();
         let (is_eager, is_alone, has_driver, polls) = waits(|waits| {
@@ -213,14 +214,14 @@ impl Wait {
         self.is_hit = false;
         match (moment, self.stage) {
             (Moment::Woken, _) => {
-                let (now, own) = (Instant::now(), self.address());
+                let (now, own) = (Clock::of_process().now(), self.address());
                 let polls = waits(|waits| {
                     (waits.alone_until, waits.woken) = (None, Some((own, now)));
                     waits.polls
                 });
                 self.yields(now, polls, context);
             }
-            (Moment::Asked, WaitStage::Drives { until }) if Instant::now() < until => {
+            (Moment::Asked, WaitStage::Drives { until }) if Clock::of_process().now() < until => {
                 // The keeper may wait for this CPU.
                 std::thread::yield_now();
                 context.waker().wake_by_ref();
@@ -334,7 +335,7 @@ mod tests {
         let mut waits = Waits::default();
         let mut needed = || {
             let begun = (1..).find(|_| {
-                let begins = waits.begin(Instant::now(), false);
+                let begins = waits.begin(Clock::of_process().now(), false);
                 waits.end();
                 begins
             });

@@ -13,7 +13,7 @@ use lnet_wire::ProcessId;
 
 use super::{LO, NodeConfig, NodeError};
 use crate::lnd::{Lnds, LoKind, ShardPort};
-use crate::runtime::{Clock, MeshEnd, Worker};
+use crate::runtime::{MeshEnd, Worker};
 
 /// Match entries that a node has for itself: what answers pings, what takes its place, and what takes pushes.
 const OWN_ENTRIES: u32 = 3;
@@ -31,7 +31,6 @@ pub(super) fn make_workers(
     let waiters: Vec<Waiter> =
         (0..config.shards).map(|_| Waiter::new(watches_max, reactor)).collect::<Result<_, _>>()?;
     let wakers: Vec<Waker> = waiters.iter().map(Waiter::waker).collect();
-    let clock = Clock::start();
     let seal_key = [random::number()?, random::number()?];
     let limits = shard_limits(config);
     let parts = LoKind::parts(LO, &config.limits, config.shards);
@@ -47,7 +46,7 @@ pub(super) fn make_workers(
             hash_seed: random::number()?,
         });
         let memory = Memory::new(shard.id(), limits.memory_descs, limits.incoming);
-        let mut worker = Worker::new(shard, Lnds::new(&config.limits), mesh, memory, clock.clone(), waiter);
+        let mut worker = Worker::new(shard, Lnds::new(&config.limits), mesh, memory, waiter);
         worker.add_port(ShardPort::Lo(lo)).map_err(|(error, _)| error)?;
         Ok(worker)
     });

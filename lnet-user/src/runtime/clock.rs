@@ -1,4 +1,6 @@
-//! The clock that drivers read for the core.
+//! The clock that drivers read for the core, and for themselves.
+
+use std::sync::LazyLock;
 
 use lnet_core::time::Instant;
 use rustix::time::{ClockId, clock_gettime};
@@ -8,11 +10,15 @@ const KERNELS_SOURCE: &str = "/sys/devices/system/clocksource/clocksource0/curre
 /// Clock sources that are the processor's counter.
 const COUNTERS: [&str; 2] = ["tsc", "arch_sys_counter"];
 
-/// Nanoseconds since the clock was made. By the processor's counter where the kernel goes by that, too, and
-/// so has found that it runs evenly and alike on all CPUs: it is read in half the time that `clock_gettime`
-/// takes, and waits for nothing. Else by `CLOCK_MONOTONIC`. It never goes back as long as the machine is not
-/// suspended. The counter is not set right afterwards: in days it may be seconds away from the kernel's time,
-/// so nothing but the core goes by it.
+/// The clock of this process.
+static CLOCK: LazyLock<Clock> = LazyLock::new(Clock::start);
+
+/// Nanoseconds since the clock was made, which is one for all of a process. By the processor's counter where
+/// the kernel goes by that, too, and so has found that it runs evenly and alike on all CPUs: it is read in
+/// half the time that `clock_gettime` takes, and waits for nothing. Else by `CLOCK_MONOTONIC`. It never goes
+/// back as long as the machine is not suspended. The counter is not set right afterwards: in days it may be
+/// seconds away from the kernel's time, so the core goes by it, and what waits for a shard or drives it, but
+/// nothing that is told to others.
 #[derive(Clone, Debug)]
 pub struct Clock {
     counter: Option<quanta::Clock>,
@@ -21,10 +27,15 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that starts at zero. The first one of a process finds out how fast the counter runs, in 20 ms
-    /// as a rule and in 200 ms at most.
+    /// The clock of this process, which its first use starts at zero. That finds out how fast the counter
+    /// runs, in 20 ms as a rule and in 200 ms at most.
+    #[inline]
     #[must_use]
-    pub(crate) fn start() -> Self {
+    pub fn of_process() -> &'static Self {
+        &CLOCK
+    }
+
+    fn start() -> Self {
         let source = std::fs::read_to_string(KERNELS_SOURCE).unwrap_or_default();
         Self::by(COUNTERS.contains(&source.trim()).then(quanta::Clock::new))
     }

@@ -15,7 +15,7 @@ use lnet_io::memory::{Buffer, Memory};
 use lnet_io::reactor::{Reactor, Waiter, Waker};
 use lnet_wire::ProcessId;
 
-use super::{Clock, Delivery, MeshEnd, Worker};
+use super::{Delivery, MeshEnd, Worker};
 use crate::lnd::{Lnds, LoKind, ShardPort};
 use lnet_xdp::played::{LAZY_ROTOR, Node, PORTAL, Plan, ROTOR};
 
@@ -69,7 +69,7 @@ impl Side {
                     hash_seed: 7,
                 });
                 let memory = Memory::new(shard.id(), limits.memory_descs, limits.incoming);
-                let mut worker = Worker::new(shard, Lnds::new(&LIMITS), mesh, memory, Clock::start(), waiter);
+                let mut worker = Worker::new(shard, Lnds::new(&LIMITS), mesh, memory, waiter);
                 let lo = LoKind::parts(NiId(1), &LIMITS, 1).remove(0);
                 worker.add_port(ShardPort::Lo(lo)).unwrap();
                 worker.add_port(ShardPort::Xdp(rings.into_port())).unwrap();

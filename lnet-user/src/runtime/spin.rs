@@ -7,9 +7,11 @@
 //! and 200 us at most. A poller yields every 10 us. A thread does not sleep for less than 20 us.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::thread::sched_getcpu;
+
+use super::clock::Clock;
 
 /// CPUs that are known apart; others have no pollers.
 const CPUS_MAX: usize = 1024;
@@ -74,9 +76,10 @@ impl Spin {
             return true;
         }
         poll.yields_at = idle + YIELD_INTERVAL;
-        let begun = Instant::now();
+        let clock = Clock::of_process();
+        let begun = clock.now();
         std::thread::yield_now();
-        if begun.elapsed() > CROWDED {
+        if clock.now() - begun > CROWDED {
             self.rests_last = (self.rests_last * 2).clamp(1, RESTS_MAX);
             self.rests = self.rests_last;
             self.end_poll();

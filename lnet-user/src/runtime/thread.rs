@@ -13,9 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, PoisonError};
 use std::thread::{JoinHandle, ThreadId};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lnet_core::handle::ShardId;
+use lnet_core::time::Instant;
 use lnet_io::locks::Mutex;
 use lnet_io::reactor::{WaitError, Waker};
 use rustix::thread::{Pid, gettid};
@@ -39,9 +40,6 @@ pub struct Idle {
 
 /// Turns of a keeper that has a look, at most.
 const LOOK_TURNS: u32 = 64;
-
-/// Turns between two looks at the clock of a driver that has something to do.
-const TURNS_PER_LOOK: u32 = 16;
 
 impl Idle {
     /// Polls for `spin` at most.
@@ -108,33 +106,31 @@ impl<S> Driven<S> {
     /// Takes turns until `is_done`, until a time, or until a program is to be woken. Sleeps in between, or
     /// returns where it would.
     fn drive(&mut self, is_done: impl Fn() -> bool, until: Option<Instant>, sleeps: bool) {
-        let (mut idle_since, mut can_sleep, mut turns) = (None, true, 0_u32);
-        let is_over = |now: Instant| until.is_some_and(|until| until <= now);
+        let (mut idle_since, mut can_sleep) = (None, true);
+        // What the last driver knew of the time is old.
+        self.parts().worker.look_at_clock();
         loop {
             let Self { parts, spin, .. } = self;
             let ShardParts { worker, service, turn } = &mut **parts.as_mut().expect(AWAKE);
             let busy = worker.progress();
             let events = worker.event_counts();
             turn(worker, service);
-            turns = turns.wrapping_add(1);
-            // The clock is looked at seldom while there is something to do.
-            if is_done()
-                || wakes::any_postponed()
-                || turns.is_multiple_of(TURNS_PER_LOOK) && is_over(Instant::now())
-            {
-                return spin.end(Some(idle_since.map_or(Duration::ZERO, |since: Instant| since.elapsed())));
+            let now = worker.looked_at();
+            let gap = idle_since.map_or(Duration::ZERO, |since| now - since);
+            if is_done() || wakes::any_postponed() {
+                return spin.end(Some(gap));
             }
             // Events that the turn leaves are for another thread to take, and no reason to stay awake. But
             // where it took one, another may have taken its place that the turn would take too.
-            if busy || worker.event_counts() != events {
-                if let Some(since) = idle_since.take() {
-                    spin.end(Some(since.elapsed()));
+            let has_moved = busy || worker.event_counts() != events;
+            if until.is_some_and(|until| until <= now) {
+                return spin.end(has_moved.then_some(gap));
+            }
+            if has_moved {
+                if idle_since.take().is_some() {
+                    spin.end(Some(gap));
                 }
                 continue;
-            }
-            let now = Instant::now();
-            if is_over(now) {
-                return spin.end(None);
             }
             if spin.goes_on(now - *idle_since.get_or_insert(now)) {
                 std::hint::spin_loop();

@@ -115,12 +115,13 @@ impl Worker {
                     return false;
                 }
                 // Siblings may have begun to wait for completions of this shard's queues.
-                if !self.idle_polls.look(self.clock.now()) && !self.lnd.awaits_completions() {
+                let now = self.look_at_clock();
+                if !self.idle_polls.look(now) && !self.lnd.awaits_completions() {
                     return false;
                 }
             }
         }
-        let now = self.clock.now();
+        let now = self.look_at_clock();
         progressed |= self.turn(now);
         if progressed || self.lnd.awaits_completions() || self.lnd.has_work() {
             self.idle_polls.end();
@@ -141,7 +142,7 @@ impl Worker {
     /// of a turn is left to the next one, if it can be, and the application has its events before.
     fn take_arrivals(&mut self) -> bool {
         self.idle_polls.end();
-        let now = self.clock.now();
+        let now = self.look_at_clock();
         let progress = self.lnd.drive(now, FRAME_BUDGET, &mut self.shard, &mut self.memory);
         progress != Progress::default()
     }
@@ -154,7 +155,7 @@ impl Worker {
         if submitted {
             self.lnd.flush(now, &self.memory);
             // Flushing may have taken as long as the peer's answer: what arrives does so after it was sent.
-            now = self.clock.now();
+            now = self.look_at_clock();
         }
         let Progress { received, completed } =
             self.lnd.drive(now, FRAME_BUDGET, &mut self.shard, &mut self.memory);

@@ -95,6 +95,8 @@ pub struct Worker {
     pub(super) mesh: MeshEnd,
     pub(super) memory: Memory,
     pub(super) clock: Clock,
+    /// What the clock said last.
+    looked_at: Instant,
     /// Waiter to sleep in; `None` while a thread sleeps there that has let go of the rest.
     waiter: Option<Box<Waiter>>,
     waker: Waker,
@@ -122,14 +124,7 @@ impl std::fmt::Debug for Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(
-        shard: Shard,
-        lnd: Lnds,
-        mesh: MeshEnd,
-        memory: Memory,
-        clock: Clock,
-        waiter: Waiter,
-    ) -> Self {
+    pub(crate) fn new(shard: Shard, lnd: Lnds, mesh: MeshEnd, memory: Memory, waiter: Waiter) -> Self {
         Self {
             nis: Vec::new(),
             early: Vec::new(),
@@ -138,7 +133,8 @@ impl Worker {
             lnd,
             mesh,
             memory,
-            clock,
+            clock: Clock::of_process().clone(),
+            looked_at: Instant(0),
             waker: waiter.waker(),
             waiter: Some(Box::new(waiter)),
             first_ni: 0,
@@ -257,6 +253,20 @@ impl Worker {
     #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.clock
+    }
+
+    /// Looks at the clock.
+    #[inline]
+    pub(super) fn look_at_clock(&mut self) -> Instant {
+        self.looked_at = self.clock.now();
+        self.looked_at
+    }
+
+    /// When the clock was last looked at: a turn does so, unless it is an idle poll, and of those some do.
+    /// What drives a shard goes by that, and looks at no clock in each turn.
+    #[inline]
+    pub(super) const fn looked_at(&self) -> Instant {
+        self.looked_at
     }
 
     /// Makes an event queue of `slots` places, which descriptors reserve.

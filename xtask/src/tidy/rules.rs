@@ -35,6 +35,17 @@ const LIBRARIES: [&str; 13] = [
     "lnet-control/src/",
 ];
 
+/// Where the clock is looked at again and again.
+const ONE_CLOCK: [&str; 7] = [
+    "lnet-user/src/runtime/spin.rs",
+    "lnet-user/src/runtime/thread.rs",
+    "lnet-user/src/runtime/turn.rs",
+    "lnet-user/src/runtime/worker.rs",
+    "lnet-user/src/api/guest.rs",
+    "lnet-user/src/api/queue.rs",
+    "lnet-user/src/api/waits.rs",
+];
+
 /// What marks unfinished work. Written in parts, so that this file does not find itself.
 const UNFINISHED: [&str; 5] = [
     concat!("to", "do!("),
@@ -149,6 +160,16 @@ pub(super) const RULES: &[Rule] = &[
         why: "only lnet-xdp/linux/src/bpf touches aya",
         applies: |path| is_rust(path) && !path.starts_with("lnet-xdp/linux/src/bpf/"),
         check: |source| [lines_of_word(source, "aya"), lines_of_word(source, "aya_log")].concat(),
+    },
+    Rule {
+        name: "clock",
+        why: "a shard, what drives it and what waits for it go by one clock, lnet_user::runtime::Clock",
+        applies: |path| ONE_CLOCK.iter().any(|fence| path.starts_with(fence)),
+        check: |source| {
+            let uses = numbered(&source.code).filter(|(_, line)| line.contains("std::time"));
+            let uses = uses.filter(|(_, line)| has_word(line, "Instant"));
+            uses.map(|(number, _)| (number, "the standard library's `Instant`".to_owned())).collect()
+        },
     },
     Rule {
         name: "print",
@@ -330,7 +351,7 @@ mod tests {
     #[test]
     fn the_tables_name_what_there_is() {
         let root = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
-        for path in UNSAFE_FENCE.into_iter().chain(LIBRARIES) {
+        for path in UNSAFE_FENCE.into_iter().chain(LIBRARIES).chain(ONE_CLOCK) {
             assert!(root.join(path).exists(), "{path}");
         }
     }
@@ -341,6 +362,16 @@ mod tests {
         rust("lnet-user/src/lnd/xdp.rs", "use aya::Ebpf;", &[(2, "aya")]);
         rust("tests/src/bpf.rs", "aya_log::x();", &[(2, "aya")]);
         rust("lnet-ebpf/src/main.rs", "use aya_ebpf::x; // aya", &[]);
+    }
+
+    #[test]
+    fn a_shard_has_one_clock() {
+        for line in ["use std::time::{Duration, Instant};", "let now = std::time::Instant::now();"] {
+            rust("lnet-user/src/runtime/thread.rs", line, &[(2, "clock")]);
+            rust("lnet-user/src/api/waits.rs", line, &[(2, "clock")]);
+            rust("lnet-user/src/api/runner.rs", line, &[]);
+        }
+        rust("lnet-user/src/runtime/thread.rs", "use lnet_core::time::Instant;", &[]);
     }
 
     #[test]
