@@ -5,7 +5,10 @@ use std::collections::BTreeMap;
 use lnet_io::reactor::ReactorChoice;
 use rustix::io::Errno;
 use rustix::thread::{CapabilitySet, CapabilitySets, remove_capability_from_bounding_set, set_capabilities};
-use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, TargetArch, apply_filter};
+use seccompiler::{
+    BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule,
+    TargetArch, apply_filter,
+};
 
 /// The numbers of `io_uring_setup`, `io_uring_enter` and `io_uring_register`, on every architecture
 /// (include/uapi/asm-generic/unistd.h).
@@ -38,7 +41,24 @@ pub fn refuse_io_uring(errno: Errno) {
 /// # Panics
 /// When the kernel refuses the filter.
 pub fn refuse_calls(calls: &[i64], errno: Errno) {
-    let rules: BTreeMap<_, _> = calls.iter().map(|&call| (call, Vec::new())).collect();
+    refuse(calls.iter().map(|&call| (call, Vec::new())).collect(), errno);
+}
+
+/// Refuses this option of sockets to the calling thread, and to what it starts, as a kernel does that does
+/// not know it.
+///
+/// # Panics
+/// When the kernel refuses the filter.
+pub fn refuse_option(level: i32, option: i32) {
+    let is = |argument, value: i32| {
+        SeccompCondition::new(argument, SeccompCmpArgLen::Dword, SeccompCmpOp::Eq, value as u64)
+    };
+    let conditions = [is(1, level), is(2, option)].into_iter().collect::<Result<_, _>>();
+    let rule = conditions.and_then(SeccompRule::new).expect("a rule");
+    refuse(BTreeMap::from([(libc::SYS_setsockopt, vec![rule])]), Errno::NOPROTOOPT);
+}
+
+fn refuse(rules: BTreeMap<i64, Vec<SeccompRule>>, errno: Errno) {
     let refused = SeccompAction::Errno(errno.raw_os_error().unsigned_abs());
     let arch = TargetArch::try_from(std::env::consts::ARCH).expect("an architecture with seccomp");
     let filter = SeccompFilter::new(rules, SeccompAction::Allow, refused, arch).expect("a filter");

@@ -55,7 +55,7 @@ use send::Sends;
 pub use error::UdpError;
 pub use refusal_probe::RefusalProbe;
 pub use socket::{Instruction, UdpSocket};
-pub use types::{EndpointConfig, Refusal};
+pub use types::{EndpointConfig, NoRuns, Refusal};
 
 /// Room for an address, and for the length of a run's datagrams (`struct cmsghdr` and an `int`), behind
 /// `struct io_uring_recvmsg_out`.
@@ -171,8 +171,10 @@ pub struct Endpoint {
     driver: Option<ThreadId>,
     /// Whether receives are wanted.
     receives: bool,
-    /// Whether datagrams leave in runs.
-    makes_runs: bool,
+    /// What the kernel has refused runs with that were sent.
+    no_runs_sent: Option<NoRuns>,
+    /// What it has refused to give runs with.
+    no_runs_received: Option<NoRuns>,
 }
 
 struct KernelMemory {
@@ -210,14 +212,11 @@ impl Endpoint {
             Reactor::Epoll => UdpReactor::Readiness(Readiness::new(send_buffers)?),
         };
         let memory = |source| WaitError::System { operation: "mmap", source };
-        let longest_bytes = match receives_runs.then(|| socket.receive_runs()) {
-            Some(Ok(())) => RUN_BYTES_MAX,
-            Some(Err(errno)) => {
-                tracing::debug!(%errno, "UDP_GRO");
-                datagram_max_bytes as usize
-            }
-            None => datagram_max_bytes as usize,
-        };
+        let received = receives_runs.then(|| socket.receive_runs());
+        let longest_bytes =
+            if received == Some(Ok(())) { RUN_BYTES_MAX } else { datagram_max_bytes as usize };
+        let no_runs_received =
+            received.and_then(Result::err).map(|errno| NoRuns { option: "UDP_GRO", errno });
         let slot_bytes = (HEAD_BYTES + longest_bytes).next_multiple_of(64);
         let buffers = Buffers::new(receive_buffers, slot_bytes).map_err(memory)?;
         let sends = Sends::new(send_buffers, datagram_max_bytes as usize).map_err(memory)?;
@@ -246,8 +245,13 @@ impl Endpoint {
             unsubmitted: 0,
             driver: None,
             receives: true,
-            makes_runs: true,
+            no_runs_sent: None,
+            no_runs_received,
         };
+        if let Err(errno) = endpoint.socket.try_runs() {
+            endpoint.shared.sends.end_runs(errno);
+            endpoint.follow_runs();
+        }
         endpoint.try_receive()?;
         Ok(endpoint)
     }
@@ -414,10 +418,12 @@ impl Endpoint {
         self.shared.sends.has_room()
     }
 
-    /// Whether datagrams leave in runs: until the kernel has refused one whose datagrams it takes.
+    /// What the kernel has refused runs with: at the start, or one that was sent and whose datagrams it
+    /// takes. Those that are sent matter more than those that arrive.
     #[must_use]
-    pub fn makes_runs(&self) -> bool {
-        self.makes_runs
+    #[inline]
+    pub fn no_runs(&self) -> Option<NoRuns> {
+        self.no_runs_sent.or(self.no_runs_received)
     }
 
     /// Bytes of the longest datagram that it sends.
@@ -461,16 +467,19 @@ impl Endpoint {
     /// Does without the checksums of UDP where the kernel makes no runs.
     #[inline]
     fn follow_runs(&mut self) {
-        if self.makes_runs && !self.shared.sends.makes_runs() {
-            self.end_runs();
+        if self.no_runs_sent.is_none()
+            && let Some(errno) = self.shared.sends.runs_refused()
+        {
+            self.end_runs(errno);
         }
     }
 
     #[cold]
-    fn end_runs(&mut self) {
-        self.makes_runs = false;
-        let outcome = self.socket.omit_checksums();
-        tracing::info!(?outcome, "the kernel refuses runs of datagrams (UDP_SEGMENT): each goes alone");
+    fn end_runs(&mut self, errno: Errno) {
+        self.no_runs_sent = Some(NoRuns { option: "UDP_SEGMENT", errno });
+        if let Err(errno) = self.socket.omit_checksums() {
+            tracing::debug!(%errno, "SO_NO_CHECK: the kernel computes checksums");
+        }
     }
 
     /// Sees to it that this thread is the one whose receive is under way.

@@ -3,10 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use lnet_tests::netns::{NETNS_NODES, require_privilege, wait_until};
+use lnet_tests::confined::refuse_option;
+use lnet_tests::netns::{NETNS_NODES, Netns, Wiring, enter, require_privilege, wait_until};
+use xtask::netns::Namespace;
 
 use crate::hostile_tcp::{count, load_number};
-use crate::run::{Daemon, PATIENCE, Two};
+use crate::run::{Daemon, Directory, PATIENCE, Two};
 
 /// Name of the counter of frames that left by a socket beside rings.
 const BESIDE: &str = "frames beside rings";
@@ -80,6 +82,49 @@ fn the_carrier_is_switched_under_load() {
 #[test]
 fn the_carrier_is_switched_under_load_to_a_peer_in_generic_mode() {
     switched_under_load(["native", "generic"], 1000);
+}
+
+/// A kernel that knows no runs that are sent: the rings have long messages, and the node says why. Over
+/// sockets each frame goes alone, and it says that.
+#[test]
+fn runs_that_the_kernel_refuses_are_told() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let netns = Netns::new(Wiring::default());
+    let start = |namespace: &Namespace, mode: &str| {
+        let daemon = enter(namespace, || {
+            refuse_option(libc::SOL_UDP, libc::UDP_SEGMENT);
+            Daemon::start(Directory::new(), None, "--configure")
+        });
+        daemon.good(&format!("net add --net xdp --if {} --mode {mode}", namespace.interface().name));
+        daemon
+    };
+    let (a, b) = (start(netns.a(), "native"), start(netns.b(), "socket"));
+    let refused = "the kernel refuses runs of frames (UDP_SEGMENT): Protocol not available";
+    let to_b = format!("{}@xdp", netns.b().interface().ipv4);
+    let shown = |daemon: &Daemon, words: &str, expected: &str| {
+        let shown = daemon.good(words);
+        let is_told = |line: &str| line.contains("carrier: ") && line.contains(expected);
+        assert!(shown.lines().any(is_told), "{expected:?} is not in {shown}");
+    };
+    shown(&a, "net show --net xdp -v", &format!("rings, {refused}"));
+    shown(&a, &format!("explain {to_b}"), &format!("rings, {refused}"));
+    shown(&b, "net show --net xdp -v", &format!("socket, {refused}"));
+    for daemon in [&a, &b] {
+        let log = daemon.directory.log();
+        let lines = log.lines().filter(|line| line.contains("WARN") && line.contains(refused)).count();
+        assert_eq!(lines, 1, "{log}");
+    }
+    b.good("load start target");
+    a.good(&format!("load wait {}", begin(&a, &to_b, 50)));
+    assert_eq!(count(&a, BESIDE), 0);
+    a.good("net set --all --carrier socket");
+    shown(&a, "net show --net xdp -v", &format!("socket, carrier is socket, each frame alone: {refused}"));
+    a.good(&format!("load wait {}", begin(&a, &to_b, 50)));
+    assert!(count(&a, BESIDE) > 100, "{}", a.good("frames show"));
+    a.stop();
+    b.stop();
 }
 
 #[test]

@@ -43,8 +43,8 @@ struct Slot {
     count: u16,
     /// The one behind it in a run.
     next: u16,
-    /// Whether a run that it led was refused in a way that says nothing of its datagrams.
-    is_proof: bool,
+    /// What a run that it led was refused with, if that says nothing of its datagrams.
+    proof: Option<Errno>,
     under_way: bool,
 }
 
@@ -58,7 +58,8 @@ pub(super) struct Sends {
     free: Vec<u16>,
     /// Slots that were filled and are in no run yet.
     waiting: VecDeque<u16>,
-    makes_runs: bool,
+    /// What the kernel has refused runs with: none are made then.
+    runs_refused: Option<Errno>,
 }
 
 // SAFETY: the pointers lead into memory that belongs to this value alone, and mean the same on every thread.
@@ -84,7 +85,7 @@ impl Sends {
             run: None,
             count: 0,
             next: 0,
-            is_proof: false,
+            proof: None,
             under_way: false,
         };
         Ok(Self {
@@ -93,7 +94,7 @@ impl Sends {
             pieces,
             free: (0..count).rev().collect(),
             waiting: VecDeque::with_capacity(count.into()),
-            makes_runs: true,
+            runs_refused: None,
         })
     }
 
@@ -109,10 +110,15 @@ impl Sends {
         !self.waiting.is_empty()
     }
 
-    /// Whether runs are made: until the kernel has refused one whose datagrams it takes.
+    /// What the kernel has refused a run with whose datagrams it takes: no more are made.
     #[inline]
-    pub(super) fn makes_runs(&self) -> bool {
-        self.makes_runs
+    pub(super) fn runs_refused(&self) -> Option<Errno> {
+        self.runs_refused
+    }
+
+    /// Makes no runs, which the kernel refuses.
+    pub(super) fn end_runs(&mut self, errno: Errno) {
+        self.runs_refused = Some(errno);
     }
 
     /// How many datagrams were filled, and have not ended.
@@ -134,7 +140,7 @@ impl Sends {
         assert!(length <= bytes.len(), "{length} bytes in a buffer of {}", bytes.len());
         self.free.pop();
         let slot = &mut self.table[usize::from(index)];
-        (slot.to, slot.run, slot.is_proof, slot.under_way) = (to, run, false, true);
+        (slot.to, slot.run, slot.proof, slot.under_way) = (to, run, None, true);
         slot.piece = libc::iovec { iov_base: self.slots.address(usize::from(index)).cast(), iov_len: length };
         slot.message.msg_namelen = write_address(&mut slot.address, to);
         slot.message.msg_name = (&raw mut slot.address).cast();
@@ -172,7 +178,7 @@ impl Sends {
         let &Slot { to, run, piece: first, .. } = &table[usize::from(leader)];
         let each = first.iov_len;
         let (mut count, mut bytes, mut last) = (1, each, leader);
-        if !self.makes_runs || run.is_none() || each == 0 {
+        if self.runs_refused.is_some() || run.is_none() || each == 0 {
             return 1;
         }
         let pieces = pieces.address(usize::from(leader)).cast::<libc::iovec>();
@@ -217,11 +223,13 @@ impl Sends {
     /// If it was not under way.
     #[inline]
     pub(super) fn end(&mut self, leader: u16, refusal: Option<Errno>, mut tell: impl FnMut(Refusal)) {
-        let &Slot { count, is_proof, .. } = &self.table[usize::from(leader)];
+        let &Slot { count, proof, .. } = &self.table[usize::from(leader)];
         if let (2.., Some(errno)) = (count, refusal) {
             return self.send_alone(leader, errno);
         }
-        self.makes_runs &= !(is_proof && refusal.is_none());
+        if refusal.is_none() {
+            self.runs_refused = self.runs_refused.or(proof);
+        }
         let mut index = leader;
         for _ in 0..count {
             let slot = &mut self.table[usize::from(index)];
@@ -247,7 +255,8 @@ impl Sends {
         // Without such a device, or with a socket that leaves checksums out, the kernel has one of these.
         // Old kernels have the second for datagrams that are too long, too.
         let leader = &mut self.table[usize::from(leader)];
-        leader.is_proof = matches!(errno, Errno::IO | Errno::INVAL | Errno::OPNOTSUPP);
+        leader.proof =
+            Some(errno).filter(|errno| matches!(*errno, Errno::IO | Errno::INVAL | Errno::OPNOTSUPP));
     }
 }
 
@@ -258,8 +267,8 @@ mod tests {
     const TO: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(std::net::Ipv4Addr::LOCALHOST), 9);
 
     /// Begins four datagrams that leave in one run, and has the kernel refuse that. They leave alone then,
-    /// and the first of them ends as is said. Whether runs are made afterwards.
-    fn makes_runs_after(refusal: Errno, first: Option<Errno>) -> bool {
+    /// and the first of them ends as is said. What that says of runs.
+    fn refused_after(refusal: Errno, first: Option<Errno>) -> Option<Errno> {
         let mut sends = Sends::new(8, 100).unwrap();
         (0..4).for_each(|_| sends.begin(TO, Some(1), |_| 50));
         let leader = sends.next_run().unwrap();
@@ -271,15 +280,19 @@ mod tests {
             sends.end(alone, outcome, |_| told += 1);
         }
         assert_eq!((sends.under_way(), told), (0, usize::from(first.is_some())));
-        sends.makes_runs()
+        sends.runs_refused()
     }
 
     #[test]
     fn a_refused_run_is_proof_where_its_first_datagram_is_taken() {
         for device in [Errno::IO, Errno::INVAL, Errno::OPNOTSUPP] {
-            assert!(!makes_runs_after(device, None), "{device}");
-            assert!(makes_runs_after(device, Some(Errno::MSGSIZE)), "{device}: the datagram was too long");
+            assert_eq!(refused_after(device, None), Some(device));
+            assert_eq!(
+                refused_after(device, Some(Errno::MSGSIZE)),
+                None,
+                "{device}: the datagram was too long"
+            );
         }
-        assert!(makes_runs_after(Errno::ACCESS, None), "a filter's word is none about runs");
+        assert_eq!(refused_after(Errno::ACCESS, None), None, "a filter's word is none about runs");
     }
 }

@@ -122,14 +122,23 @@ impl UdpSocket {
         Ok(Self { fd, address })
     }
 
+    /// Whether the kernel knows runs that are sent (udp(7): `UDP_SEGMENT`): it takes the length of their
+    /// datagrams, 0 as before, which each run names anew.
+    pub(super) fn try_runs(&self) -> Result<(), Errno> {
+        set_option::<c_int>(&self.fd, libc::SOL_UDP, libc::UDP_SEGMENT, &0)
+    }
+
     /// Has the kernel put datagrams of one sender behind each other where it can (udp(7): `UDP_GRO`).
     pub(super) fn receive_runs(&self) -> Result<(), Errno> {
         set_option::<c_int>(&self.fd, libc::SOL_UDP, libc::UDP_GRO, &1)
     }
 
     /// Has the kernel compute no checksums, which a zero stands for over IPv4 (RFC 768): our frames have
-    /// their own. Runs need those of UDP, as a rule of the device.
-    pub(super) fn omit_checksums(&self) -> Result<(), Errno> {
+    /// their own. Runs need those of UDP: the kernel refuses them then with `EINVAL`.
+    ///
+    /// # Errors
+    /// The kernel's refusal.
+    pub fn omit_checksums(&self) -> Result<(), Errno> {
         match self.address {
             SocketAddr::V4(_) => set_option::<c_int>(&self.fd, libc::SOL_SOCKET, SO_NO_CHECK, &1),
             SocketAddr::V6(_) => Ok(()),

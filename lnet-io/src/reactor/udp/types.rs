@@ -1,5 +1,6 @@
 //! What an [`Endpoint`](super::Endpoint) is told, and tells.
 
+use core::fmt;
 use std::net::SocketAddr;
 
 use rustix::io::Errno;
@@ -22,6 +23,21 @@ pub struct EndpointConfig {
     pub receives_runs: bool,
     /// How datagrams are exchanged.
     pub reactor: Reactor,
+}
+
+/// A refusal of the kernel to take or to give runs of datagrams: each goes alone from then on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct NoRuns {
+    /// The option of the socket that runs need.
+    pub option: &'static str,
+    /// Answer of the kernel.
+    pub errno: Errno,
+}
+
+impl fmt::Display for NoRuns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the kernel refuses runs of frames ({}): {}", self.option, self.errno)
+    }
 }
 
 /// A datagram that the kernel refused to send.

@@ -2,12 +2,16 @@
 //!
 //! A socket hands the kernel many frames at once, a run, which a card cuts up. Over rings each frame costs
 //! the kernel as much as a packet. A device of software has the run cut up by the CPU that sends, before an
-//! XDP program sees it. Over a veth that costs less all the same, whatever the MTU, and even where a frame is
-//! as long as a run may be (docs/performance.md); other devices of software were not measured.
+//! XDP program sees it. Over a veth that costs less all the same, but for the shortest long messages where a
+//! frame is as long as a run may be, which take as long by either (docs/performance.md). Other devices of
+//! software were not measured.
 
 use std::fmt;
 
+use lnet_io::reactor::udp::NoRuns;
 use lnet_model::lnd::Carrier;
+
+use crate::lnd::SharedRuns;
 
 /// Facts about an NI over rings by which it is chosen what takes its long messages.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,12 +31,14 @@ pub(super) struct Facts {
 /// Why long messages go by what they go by.
 #[derive(Clone, PartialEq, Eq, Debug)]
 enum CarrierReason {
-    /// The option says so.
-    Option,
+    /// The option says so; each frame goes alone by a socket whose runs the kernel refuses.
+    Option(Option<NoRuns>),
     /// There is no socket.
     NoSocket(String),
     /// The device reads the frames of the rings itself.
     ZeroCopy,
+    /// The kernel refuses runs.
+    Refused(NoRuns),
     /// The interface is one end of a veth pair.
     Veth,
     /// The interface is another one of software.
@@ -50,21 +56,61 @@ pub(super) struct CarrierChoice {
     reason: CarrierReason,
 }
 
+/// What takes the long messages of an open NI.
+#[derive(Default, Debug)]
+pub(super) struct OpenCarrier {
+    /// The wish for an NI over rings, and the facts about it; one over sockets has nothing to choose.
+    beside_rings: Option<(Carrier, Facts)>,
+    /// What the kernel has refused runs with, as soon as a shard finds that.
+    runs: SharedRuns,
+}
+
+impl OpenCarrier {
+    /// An NI over sockets, whose shards note in `runs` what they find.
+    pub(super) fn of_sockets(runs: &SharedRuns) -> Self {
+        Self { beside_rings: None, runs: runs.clone() }
+    }
+
+    /// An NI over rings with this wish and these facts, whose shards note in `runs` what they find.
+    pub(super) fn beside_rings(option: Carrier, facts: Facts, runs: &SharedRuns) -> Self {
+        Self { beside_rings: Some((option, facts)), runs: runs.clone() }
+    }
+
+    /// The choice at present, for an NI over rings.
+    pub(super) fn choice(&self) -> Option<CarrierChoice> {
+        self.beside_rings.as_ref().map(|(option, facts)| choose(*option, facts, self.runs.refused()))
+    }
+
+    /// Takes in another wish; the choice then.
+    pub(super) fn change(&mut self, asked: Carrier) -> Option<CarrierChoice> {
+        self.beside_rings.as_mut()?.0 = asked;
+        self.choice()
+    }
+
+    /// Words for `net show` and `explain`. Of an NI over sockets there is something to say where each frame
+    /// goes alone.
+    pub(super) fn words(&self) -> Option<String> {
+        let alone = || self.runs.refused().map(|refused| format!("{}, {refused}", Carrier::Socket));
+        self.choice().map(|choice| choice.to_string()).or_else(alone)
+    }
+}
+
 /// Chooses what takes the long messages of an NI.
-pub(super) fn choose(option: Carrier, facts: &Facts) -> CarrierChoice {
+fn choose(option: Carrier, facts: &Facts, refused: Option<NoRuns>) -> CarrierChoice {
     let rings = |reason| CarrierChoice { by_socket: false, reason };
     if let Some(why) = facts.no_socket.clone().filter(|_| option != Carrier::Rings) {
         return rings(CarrierReason::NoSocket(why));
     }
     let socket = |reason| CarrierChoice { by_socket: true, reason };
-    match option {
-        Carrier::Rings => rings(CarrierReason::Option),
-        Carrier::Socket => socket(CarrierReason::Option),
-        Carrier::Auto if facts.zero_copy => rings(CarrierReason::ZeroCopy),
-        Carrier::Auto if facts.is_veth => socket(CarrierReason::Veth),
-        Carrier::Auto if !facts.has_device => rings(CarrierReason::Software),
-        Carrier::Auto if facts.cuts_runs != Some(true) => rings(CarrierReason::Uncut),
-        Carrier::Auto => socket(CarrierReason::Cut),
+    match (option, refused) {
+        (Carrier::Rings, _) => rings(CarrierReason::Option(None)),
+        (Carrier::Socket, refused) => socket(CarrierReason::Option(refused)),
+        (Carrier::Auto, _) if facts.zero_copy => rings(CarrierReason::ZeroCopy),
+        (Carrier::Auto, Some(refused)) => rings(CarrierReason::Refused(refused)),
+        (Carrier::Auto, None) if facts.is_veth => socket(CarrierReason::Veth),
+        (Carrier::Auto, None) if !facts.has_device => rings(CarrierReason::Software),
+        (Carrier::Auto, None) if facts.cuts_runs != Some(true) => rings(CarrierReason::Uncut),
+        (Carrier::Auto, None) => socket(CarrierReason::Cut),
     }
 }
 
@@ -73,7 +119,7 @@ impl CarrierChoice {
     pub(super) fn of_shards(&self) -> Carrier {
         match (self.by_socket, &self.reason) {
             (false, _) => Carrier::Rings,
-            (true, CarrierReason::Option) => Carrier::Socket,
+            (true, CarrierReason::Option(_)) => Carrier::Socket,
             (true, _) => Carrier::Auto,
         }
     }
@@ -85,7 +131,9 @@ impl fmt::Display for CarrierChoice {
         let carrier = if self.by_socket { Carrier::Socket } else { Carrier::Rings };
         write!(f, "{carrier}, ")?;
         match &self.reason {
-            CarrierReason::Option => write!(f, "carrier is {carrier}"),
+            CarrierReason::Option(None) => write!(f, "carrier is {carrier}"),
+            CarrierReason::Option(Some(refused)) => write!(f, "carrier is {carrier}, each frame alone: {refused}"),
+            CarrierReason::Refused(refused) => write!(f, "{refused}"),
             CarrierReason::NoSocket(why) => write!(f, "a socket cannot be had: {why}"),
             CarrierReason::ZeroCopy => f.write_str("they have zero copy"),
             CarrierReason::Veth => f.write_str(
@@ -103,13 +151,15 @@ impl fmt::Display for CarrierChoice {
 
 #[cfg(test)]
 mod tests {
+    use rustix::io::Errno;
+
     use super::*;
 
     const CARD: Facts =
         Facts { has_device: true, is_veth: false, cuts_runs: Some(true), zero_copy: false, no_socket: None };
 
     fn check(option: Carrier, facts: &Facts, of_shards: Carrier, words: &str) {
-        let chosen = choose(option, facts);
+        let chosen = choose(option, facts, None);
         assert_eq!(chosen.of_shards(), of_shards, "{option} {facts:?}");
         assert_eq!(chosen.to_string().split(" (").next(), Some(words), "{option} {facts:?}");
     }
@@ -138,6 +188,32 @@ mod tests {
             let refused = "rings, a socket cannot be had: too many files";
             check(Carrier::Auto, &without, Carrier::Rings, refused);
         }
+    }
+
+    /// What a shard finds when it sends changes the choice of an open NI.
+    #[test]
+    fn runs_that_the_kernel_refuses_leave_auto_to_the_rings() {
+        let refused = NoRuns { option: "UDP_SEGMENT", errno: Errno::IO };
+        let words = "the kernel refuses runs of frames (UDP_SEGMENT): Input/output error";
+        let runs = SharedRuns::default();
+        let mut open = OpenCarrier::beside_rings(Carrier::Auto, CARD, &runs);
+        let sockets = OpenCarrier::of_sockets(&runs);
+        assert!(open.words().unwrap().starts_with("socket, the device cuts up runs"));
+        assert_eq!(sockets.words(), None);
+        assert!(runs.refuse(refused), "the first to find it");
+        assert!(!runs.refuse(refused));
+        let begins = |open: &OpenCarrier, words: String| {
+            let told = open.words().unwrap();
+            assert!(told.starts_with(&words), "{told}");
+        };
+        begins(&open, format!("rings, {words}"));
+        begins(&sockets, format!("socket, {words}"));
+        assert_eq!(open.change(Carrier::Auto).unwrap().of_shards(), Carrier::Rings);
+        assert_eq!(open.change(Carrier::Socket).unwrap().of_shards(), Carrier::Socket);
+        begins(&open, format!("socket, carrier is socket, each frame alone: {words}"));
+        let zero_copy = Facts { zero_copy: true, ..CARD };
+        let chosen = choose(Carrier::Auto, &zero_copy, Some(refused));
+        assert_eq!(chosen.to_string(), "rings, they have zero copy");
     }
 
     #[test]

@@ -40,6 +40,7 @@ use lnet_wire::steer;
 use lnet_xdp_proto::{Identity, MetAddresses, XferConfig, XferLimits, XferTimes};
 
 use crate::lnd::{self, Common, Port, ReturnRings, XdpLnd, XdpPort};
+use carrier::OpenCarrier;
 pub use config::{DEFAULT_PORT, XdpConfig};
 pub use error::XdpError;
 use instead::DeafRings;
@@ -130,8 +131,8 @@ pub struct XdpNi {
     reason: Option<String>,
     /// Whether its rings have zero copy, and why.
     zero_copy: Option<String>,
-    /// Carrier of its long messages beside rings, and why it is that.
-    carrier: Option<Box<(carrier::Facts, carrier::CarrierChoice)>>,
+    /// Carrier of its long messages, and why it is that.
+    carrier: Box<OpenCarrier>,
     /// Keeps the UDP port of rings ours.
     _reserved: Option<UdpSocket>,
 }
@@ -180,7 +181,7 @@ impl OpenNi for XdpNi {
             Some(NiFact::Number(queues.into())),
             Some(NiFact::Number(mtu_bytes.into())),
             self.zero_copy.clone().map(NiFact::Text),
-            self.carrier.as_ref().map(|carrier| NiFact::Text(carrier.1.to_string())),
+            self.carrier.words().map(NiFact::Text),
             self.link.idle_queues().map(NiFact::Text),
             self.link.frames_by_queue().map(NiFact::Counts),
         ]
@@ -372,8 +373,7 @@ impl LndKind for XdpKind {
     /// Has long messages of an NI over rings go by another carrier; one over sockets keeps the wish.
     fn change(&self, ni: &mut XdpNi, asked: &NiOptions) -> Option<NiOptions> {
         asked.get(NiOption::Carrier)?;
-        let of_shards = ni.carrier.as_deref_mut().map(|(facts, chosen)| {
-            *chosen = carrier::choose(asked.carrier(), facts);
+        let of_shards = ni.carrier.change(asked.carrier()).map(|chosen| {
             tracing::info!(nid = %ni.port.nid, carrier = %chosen, "long messages go as they are told to");
             chosen.of_shards()
         });

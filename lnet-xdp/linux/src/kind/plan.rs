@@ -65,7 +65,7 @@ impl XdpPlan {
             no_rings: None,
             reason: None,
             zero_copy: None,
-            carrier: None,
+            carrier: Box::default(),
             _reserved: reserved,
         }
     }

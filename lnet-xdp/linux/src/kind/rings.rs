@@ -24,6 +24,7 @@ use lnet_model::pattern::cpts_text;
 use lnet_wire::MessageType;
 use lnet_wire::steer::{PolicyWord, QUEUES_MAX};
 
+use super::carrier::{Facts, OpenCarrier};
 use super::instead::Rung;
 use super::link::{Deafness, LinkState};
 use super::log::LogThread;
@@ -31,9 +32,9 @@ use super::opening::{Dealt, Opened, Opening, RECLAIM_PATIENCE, deal_out, prime, 
 use super::plan::XdpPlan;
 use super::programs::{SharedProgram, lock};
 use super::zero_copy::Chosen;
-use super::{XdpConfig, XdpError, XdpKind, XdpNet, XdpNi, carrier, words_of};
+use super::{XdpConfig, XdpError, XdpKind, XdpNet, XdpNi, words_of};
 use crate::bpf::{ActiveMode, Object, ObjectKind, XdpProgram};
-use crate::lnd::{self, Bulk, FurtherQueues, Port, RingPort, Rings, UmemShare, XdpLnd, XdpPort};
+use crate::lnd::{self, Bulk, FurtherQueues, Port, RingPort, Rings, SharedRuns, UmemShare, XdpLnd, XdpPort};
 
 /// Frames with which a queue that has come can take a burst; with fewer it gets no sockets.
 const QUEUE_FRAMES_MIN: u32 = 256;
@@ -202,7 +203,7 @@ impl XdpKind {
         let (reason, zero_copy) = (link.reason.clone(), Some(link.zero_copy.to_string()));
         let (_, parts) = self.keep(None, ports);
         let open = plan.opened(mode, (neighbours, state), Some(reserved));
-        Ok((XdpNi { reason, zero_copy, carrier: Some(Box::new(carrier)), ..open }, parts))
+        Ok((XdpNi { reason, zero_copy, carrier: Box::new(carrier), ..open }, parts))
     }
 
     fn open_link(
@@ -326,7 +327,7 @@ impl XdpKind {
         let Some(net) = &mut xdp.rings else { unreachable!("one was there, or was made") };
         net.links.push(link);
         let open = plan.opened(mode.into(), (neighbours, state), Some(reserved));
-        Ok((XdpNi { reason, zero_copy: words, carrier: Some(Box::new(carrier)), ..open }, parts))
+        Ok((XdpNi { reason, zero_copy: words, carrier: Box::new(carrier), ..open }, parts))
     }
 
     /// Rings that are found to be deaf: their rung, the name of their interface, and how they were found so.
@@ -636,22 +637,25 @@ fn ring_ports(
     (request, plan): (&NiRequest<'_>, &XdpPlan),
     (mode, zero_copy): (ActiveMode, &Chosen),
     shares: impl Iterator<Item = (Option<UmemShare>, Option<Rings>)>,
-) -> (Vec<XdpPort>, (carrier::Facts, carrier::CarrierChoice)) {
+) -> (Vec<XdpPort>, OpenCarrier) {
     let shards = host.shard_count();
     let unresolved_responses_max = unresolved_responses_max(request, shards);
     let sharers = plan.serving.sharers_max(shards as u8);
     let receive_bytes = lnd::receive_bytes(&config.rings, shards, sharers);
     let frame_max_bytes = zero_copy.frame_max_bytes(lnd::frame_max_bytes(&config.rings));
-    let sockets: Result<Vec<_>, _> = (0..shards).map(|_| Bulk::open(&plan.port, frame_max_bytes)).collect();
+    let runs = SharedRuns::default();
+    let sockets: Result<Vec<_>, _> =
+        (0..shards).map(|_| Bulk::open(&plan.port, frame_max_bytes, &runs)).collect();
     let is_veth = plan.interface.role == Role::Veth;
-    let facts = carrier::Facts {
+    let facts = Facts {
         has_device: plan.interface.has_device,
         is_veth,
         cuts_runs: cuts_runs(plan.interface.index).unwrap_or_default(),
         zero_copy: zero_copy.binding.zero_copy,
         no_socket: sockets.as_ref().err().map(ToString::to_string),
     };
-    let chosen = carrier::choose(request.options.carrier(), &facts);
+    let carrier = OpenCarrier::beside_rings(request.options.carrier(), facts, &runs);
+    let of_shards = carrier.choice().map(|chosen| chosen.of_shards());
     // Runs are cut up before a card, or by the other end of a veth. A tap hands its program whole runs
     // (`tun_xdp_one` in drivers/net/tun.c).
     let is_cut_up = plan.interface.has_device || is_veth;
@@ -659,13 +663,13 @@ fn ring_ports(
     let mut sockets = sockets.unwrap_or_default().into_iter();
     let port = |(frames, rings)| {
         let mut bulk = sockets.next();
-        bulk.iter_mut().for_each(|bulk| bulk.set_carrier(chosen.of_shards()));
+        bulk.iter_mut().zip(of_shards).for_each(|(bulk, carrier)| bulk.set_carrier(carrier));
         let port = RingPort::new(plan.port, receive_bytes, frame_max_bytes, unresolved_responses_max);
         let port = port.with_bulk(bulk).with_runs(sees_no_runs);
         XdpPort::Rings { port, frames, rings }
     };
     let ports = shares.map(port).collect();
-    (ports, (facts, chosen))
+    (ports, carrier)
 }
 
 /// ACKs and REPLYs of a shard that may wait for a next hop by an NI: half of its credits on a shard, or all

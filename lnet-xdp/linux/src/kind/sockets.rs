@@ -14,10 +14,11 @@ use lnet_io::reactor::udp::{Endpoint, EndpointConfig, UdpSocket};
 use lnet_model::lnd::ZeroCopy;
 use lnet_model::ni::XdpMode;
 
+use super::carrier::OpenCarrier;
 use super::link::LinkState;
 use super::plan::XdpPlan;
 use super::{XdpConfig, XdpError, XdpKind, XdpNi};
-use crate::lnd::{Port, SendFault, SocketPort, XdpLnd, XdpPort, reuseport};
+use crate::lnd::{Port, SendFault, SharedRuns, SocketPort, XdpLnd, XdpPort, reuseport};
 
 /// Most buffers that a shard receives into: more would only spread over its cache.
 const RECEIVE_BUFFERS_MAX: u32 = 512;
@@ -61,18 +62,21 @@ impl XdpKind {
         let receive_bytes = receive_bytes(&sockets, serving.sharers_max(host.shard_count() as u8), longest);
         let sizes = endpoint_config(&self.config, longest, serving.count() == 1, host.reactor);
         let fresh = self.fresh(host)?;
+        let runs = SharedRuns::default();
         let ports = sockets.into_iter().zip((0..).map(ShardId)).map(|(socket, shard)| {
             let receive_buffers = if serving.has(shard) { sizes.receive_buffers } else { 1 };
             let endpoint = Box::new(Endpoint::new(socket, &EndpointConfig { receive_buffers, ..sizes })?);
             let (neighbours, served) = (Arc::clone(&neighbours), (serving, shard));
-            let port = SocketPort::new(port, receive_bytes, endpoint, neighbours, buffer_bytes, served);
+            let how = (endpoint, &runs);
+            let port = SocketPort::new(port, receive_bytes, how, neighbours, buffer_bytes, served);
             Ok(XdpPort::Socket(port))
         });
         let ports = ports.collect::<Result<_, XdpError>>()?;
         let (net, parts) = self.keep(fresh, ports);
         net.buffer_bytes = Some(buffer_bytes);
         let link = LinkState::new(plan.interface.rx_queues, None, false);
-        Ok((plan.opened(XdpMode::Socket, (neighbours, link), None), parts))
+        let carrier = Box::new(OpenCarrier::of_sockets(&runs));
+        Ok((XdpNi { carrier, ..plan.opened(XdpMode::Socket, (neighbours, link), None) }, parts))
     }
 }
 

@@ -13,6 +13,7 @@
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use lnet_core::lnd::NiId;
@@ -20,9 +21,10 @@ use lnet_core::time::Instant;
 use lnet_io::capture::{Direction, Link};
 use lnet_io::memory::Memory;
 use lnet_io::reactor::Reactor;
-use lnet_io::reactor::udp::{Endpoint, EndpointConfig, Refusal, UdpError, UdpSocket};
+use lnet_io::reactor::udp::{Endpoint, EndpointConfig, NoRuns, Refusal, UdpError, UdpSocket};
 use lnet_model::lnd::{Carrier, NiOption};
 use lnet_model::ni::NiOptions;
+use lnet_wire::Nid;
 use lnet_xdp_proto::{Content, OutgoingFrame};
 use rustix::io::Errno;
 
@@ -46,7 +48,37 @@ pub(crate) struct Bulk {
     local: SocketAddr,
     /// The choice: nothing goes by it, or long messages to peers that take runs (`auto`), or all.
     carrier: Carrier,
+    runs: SharedRuns,
+    /// Whether no shard of the NI has found so far that the kernel refuses runs.
+    makes_runs: bool,
     rest: Rest,
+}
+
+/// Whether the kernel takes and gives runs of an NI's frames, which its shards find out one by one.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct SharedRuns(Arc<OnceLock<NoRuns>>);
+
+impl SharedRuns {
+    /// What the kernel has refused them with, if it has.
+    #[inline]
+    pub(crate) fn refused(&self) -> Option<NoRuns> {
+        self.0.get().copied()
+    }
+
+    /// The kernel has refused them; whether this is the first word of it.
+    pub(crate) fn refuse(&self, refused: NoRuns) -> bool {
+        self.0.set(refused).is_ok()
+    }
+
+    /// Takes in what a socket of the NI with this NID has found.
+    #[inline]
+    pub(super) fn follow(&self, nid: &Nid, endpoint: &Endpoint) {
+        if let Some(refused) = endpoint.no_runs()
+            && self.refuse(refused)
+        {
+            tracing::warn!(%nid, %refused, "frames go one by one");
+        }
+    }
 }
 
 impl Bulk {
@@ -54,7 +86,7 @@ impl Bulk {
     ///
     /// # Errors
     /// The kernel's refusal.
-    pub(crate) fn open(port: &Port, frame_max_bytes: usize) -> Result<Self, UdpError> {
+    pub(crate) fn open(port: &Port, frame_max_bytes: usize, runs: &SharedRuns) -> Result<Self, UdpError> {
         let socket = UdpSocket::to_send(port.address, port.interface_index)?;
         let local = socket.address();
         let config = EndpointConfig {
@@ -65,7 +97,11 @@ impl Bulk {
             reactor: Reactor::Epoll,
         };
         let endpoint = Box::new(Endpoint::new(socket, &config)?);
-        Ok(Self { endpoint, local, carrier: Carrier::Rings, rest: Rest::NONE })
+        let runs = runs.clone();
+        let mut bulk =
+            Self { endpoint, local, carrier: Carrier::Rings, runs, makes_runs: true, rest: Rest::NONE };
+        bulk.follow_runs(&port.nid);
+        Ok(bulk)
     }
 
     /// Becomes readable when a socket that was full has room.
@@ -76,6 +112,13 @@ impl Bulk {
     /// Has long messages go as chosen from now on.
     pub(crate) fn set_carrier(&mut self, carrier: Carrier) {
         self.carrier = carrier;
+    }
+
+    /// Takes in whether the kernel refuses runs; whether that is news.
+    fn follow_runs(&mut self, nid: &Nid) -> bool {
+        self.runs.follow(nid, &self.endpoint);
+        let makes_runs = self.runs.refused().is_none();
+        std::mem::replace(&mut self.makes_runs, makes_runs) != makes_runs
     }
 
     /// Whether there is something to do that its descriptor would not report.
@@ -95,7 +138,7 @@ impl Bulk {
         let Content::Message { resent: false, bundled: 0, run, .. } = &outgoing.content else { return false };
         let is_its = match self.carrier {
             Carrier::Rings => false,
-            Carrier::Auto => run.is_some() && self.endpoint.makes_runs(),
+            Carrier::Auto => run.is_some() && self.makes_runs,
             Carrier::Socket => outgoing.header.total_length >= LONG_BYTES_MIN,
         };
         is_its && !self.rest.is_on
@@ -135,9 +178,11 @@ impl Rest {
 
 /// Payload of the shortest message whose frames leave in runs by an NI over rings.
 pub(super) fn run_min_bytes(bulk: Option<&Bulk>) -> u32 {
-    match bulk.map_or(Carrier::Rings, |bulk| bulk.carrier) {
-        Carrier::Rings => u32::MAX,
-        Carrier::Auto | Carrier::Socket => LONG_BYTES_MIN,
+    match bulk {
+        Some(
+            Bulk { carrier: Carrier::Socket, .. } | Bulk { carrier: Carrier::Auto, makes_runs: true, .. },
+        ) => LONG_BYTES_MIN,
+        _ => u32::MAX,
     }
 }
 
@@ -198,6 +243,9 @@ impl XdpLnd {
             };
             bulk.rest.follow(now);
             let outcome = bulk.endpoint.turn();
+            if bulk.follow_runs(&port.nid) {
+                self.xfer.set_run_min(port.ni, run_min_bytes(Some(bulk)));
+            }
             let mut shortened = None;
             while let Some(Refusal { to, errno }) = bulk.endpoint.poll_refusal() {
                 self.counters.frames_sent -= 1;
@@ -232,7 +280,49 @@ impl XdpLnd {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
+    use lnet_wire::nid::Net;
+    use lnet_wire::packet::endpoint;
+
     use super::*;
+
+    /// A shard's socket refuses a run: the NI's shards leave long messages to the rings, and may have more
+    /// of them share frames.
+    #[test]
+    fn a_refused_run_ends_those_of_all_shards() {
+        let address: IpAddr = [127, 0, 0, 1].into();
+        let nid = Nid::new_ip(Net::XDP, address).unwrap();
+        let port = Port {
+            ni: NiId(0),
+            nid,
+            address,
+            udp_port: 988,
+            endpoint: endpoint(address, 988),
+            interface_index: 1,
+            mac: [0; 6],
+            mtu_bytes: 9000,
+            checksum: true,
+        };
+        let runs = SharedRuns::default();
+        let [mut one, mut other] = [(); 2].map(|()| Bulk::open(&port, 4096, &runs).unwrap());
+        for bulk in [&mut one, &mut other] {
+            bulk.set_carrier(Carrier::Auto);
+            assert!(!bulk.follow_runs(&nid));
+            assert_eq!(run_min_bytes(Some(bulk)), LONG_BYTES_MIN);
+        }
+        // The kernel refuses runs without checksums.
+        one.endpoint.socket().omit_checksums().unwrap();
+        for _ in 0..4 {
+            one.endpoint.send(SocketAddr::new(address, 9), Some(0), |out| out[..100].len());
+        }
+        one.endpoint.flush().unwrap();
+        for bulk in [&mut one, &mut other] {
+            assert!(bulk.follow_runs(&nid) && !bulk.follow_runs(&nid), "it is news once");
+            assert_eq!(run_min_bytes(Some(bulk)), u32::MAX);
+        }
+        assert_eq!(runs.refused(), Some(NoRuns { option: "UDP_SEGMENT", errno: Errno::INVAL }));
+    }
 
     #[test]
     fn rests_get_longer_while_the_kernel_goes_on_refusing() {

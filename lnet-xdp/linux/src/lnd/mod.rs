@@ -63,7 +63,7 @@ use lnet_wire::Nid;
 use lnet_wire::packet::{ETHERNET_BYTES, Endpoint, IPV4_BYTES, IPV6_BYTES, UDP_BYTES};
 use lnet_xdp_proto::{BUNDLE_MAX, Narrowed, Xfer, XferConfig, XferCounters, XferUsage};
 
-pub(crate) use bulk::Bulk;
+pub(crate) use bulk::{Bulk, SharedRuns};
 use devices::Devices;
 use early::EarlyFrames;
 use exchange::{Arrival, Exchange, Packet, Sizes};

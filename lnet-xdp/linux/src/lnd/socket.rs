@@ -27,6 +27,7 @@ use lnet_xdp_proto::{Content, OutgoingFrame, Xfer};
 use rustix::io::Errno;
 
 use super::announce::{Batch, FRAMES_MAX};
+use super::bulk::SharedRuns;
 use super::exchange::{DatagramBuffer, Packet};
 use super::frames::{self, Aside, Bytes, Further, Head, Ingress, Owner, Source, Taken, ends_crc};
 use super::path::{End, Path, TEMPLATE_BYTES_MAX};
@@ -46,6 +47,7 @@ pub struct SocketPort {
     /// Bytes of frames that the shard can take at once by it: what it grants its peers.
     pub(super) receive_bytes: u32,
     pub(super) endpoint: Box<Endpoint>,
+    runs: SharedRuns,
     /// Follows the interface.
     neighbours: Arc<Neighbours>,
     /// Bytes of the longest datagram that shards keep and hand over; the same for all sockets.
@@ -68,11 +70,12 @@ impl SocketPort {
     pub(crate) fn new(
         port: Port,
         receive_bytes: u32,
-        endpoint: Box<Endpoint>,
+        (endpoint, runs): (Box<Endpoint>, &SharedRuns),
         neighbours: Arc<Neighbours>,
         buffer_bytes: u32,
         (serving, shard): (ShardSet, ShardId),
     ) -> Self {
+        runs.follow(&port.nid, &endpoint);
         Self {
             serving,
             receives: serving.has(shard),
@@ -80,6 +83,7 @@ impl SocketPort {
             port,
             receive_bytes,
             endpoint,
+            runs: runs.clone(),
             neighbours,
             buffer_bytes,
             generation: u64::MAX,
@@ -330,6 +334,7 @@ impl XdpLnd {
     pub(super) fn follow_sockets(&mut self, now: Instant, up: &mut impl Uplink) {
         for socket in &mut self.nis.sockets {
             socket.follow_interface(now, &mut self.xfer);
+            socket.runs.follow(&socket.port.nid, &socket.endpoint);
             let mut shortened = None;
             while let Some(Refusal { to, errno }) = socket.endpoint.poll_refusal() {
                 self.counters.frames_sent -= 1;

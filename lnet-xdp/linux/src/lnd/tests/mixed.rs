@@ -16,7 +16,7 @@ use lnet_wire::nid::Net;
 use lnet_wire::packet::endpoint;
 use lnet_wire::{Nid, ProcessId};
 
-use super::super::{Port, SocketPort, XdpPort};
+use super::super::{Port, SharedRuns, SocketPort, XdpPort};
 use super::acquainted;
 use super::node::{Node, Plan};
 use super::wire::Wire;
@@ -56,7 +56,14 @@ fn add_socket(node: &mut Node, udp_port: u16) -> u16 {
     let endpoint = Box::new(Endpoint::new(socket, &sizes).unwrap());
     let neighbours: Arc<Neighbours> = Neighbours::silent();
     let served = (ShardSet::all(1), ShardId(0));
-    let port = SocketPort::new(port, 1 << 20, endpoint, neighbours, DATAGRAM_BYTES_MAX, served);
+    let port = SocketPort::new(
+        port,
+        1 << 20,
+        (endpoint, &SharedRuns::default()),
+        neighbours,
+        DATAGRAM_BYTES_MAX,
+        served,
+    );
     let lnd = &mut node.shards[0].lnd;
     lnd.common.opened.store(true, Ordering::Release);
     lnd.add_port(XdpPort::Socket(port));

@@ -26,7 +26,8 @@ use lnet_wire::{Header, Nid, ProcessId};
 use lnet_xdp_proto::{Identity, MetAddresses, XferConfig, XferLimits, XferTimes};
 
 use super::super::{
-    Common, DATAGRAM_BYTES_MIN, Port, SendFault, SocketPort, XdpCounters, XdpDrop, XdpLnd, XdpPort, reuseport,
+    Common, DATAGRAM_BYTES_MIN, Port, SendFault, SharedRuns, SocketPort, XdpCounters, XdpDrop, XdpLnd,
+    XdpPort, reuseport,
 };
 use super::node::cut;
 
@@ -155,7 +156,14 @@ impl Node {
         let shards = lnds.zip((0..).map(ShardId)).map(|((mut lnd, endpoint), shard)| {
             let (endpoint, neighbours) = (Box::new(endpoint), Arc::clone(&neighbours));
             let served = (ShardSet::all(SHARDS as u8), shard);
-            let port = SocketPort::new(port, 1 << 20, endpoint, neighbours, DATAGRAM_BYTES_MAX, served);
+            let port = SocketPort::new(
+                port,
+                1 << 20,
+                (endpoint, &SharedRuns::default()),
+                neighbours,
+                DATAGRAM_BYTES_MAX,
+                served,
+            );
             lnd.add_port(XdpPort::Socket(port));
             let mut memory = Memory::new(ShardId(0), 1, 1);
             let terms = Terms { comes_home: true, ..Terms::default() };
