@@ -41,7 +41,7 @@ pub struct XferCounters {
     /// Sent frames whose content had been sent before, and counted as lost.
     pub frames_resent: u64,
     /// Sent frames whose content had been sent before its message began anew, mostly since the receiver had
-    /// deferred it.
+    /// deferred it. Messages in the frame of another one count like frames.
     pub frames_sent_anew: u64,
     /// Sent frames that probed, since nothing had been heard for too long.
     pub probes: u64,

@@ -26,7 +26,9 @@ pub(crate) enum FramesCommand {
     /// Show frames by queue and shard, what was passed up, recovered, dropped
     Show,
     /// Wait until no frame is under way, and fail where one is not accounted for or reached the wrong shard
-    #[command(after_help = "Example:\n  lnetctl frames check --share-min 10 --resent-per-million 1000")]
+    #[command(
+        after_help = "Example:\n  lnetctl frames check --share-min 10 --resent-per-million 1000 --anew-per-million 20000"
+    )]
     Check {
         /// Percent of the frames that each shard must have taken
         #[arg(long, value_name = "PERCENT")]
@@ -34,9 +36,12 @@ pub(crate) enum FramesCommand {
         /// Frames of a million that a fault rule is to have dropped
         #[arg(long, value_name = "COUNT")]
         loss_per_million: Option<String>,
-        /// Frames of a million that may have been sent again
+        /// Frames of a million that may have been sent again since they counted as lost
         #[arg(long, value_name = "COUNT")]
         resent_per_million: Option<String>,
+        /// Frames of a million that may have been sent once more since their message was deferred
+        #[arg(long, value_name = "COUNT")]
+        anew_per_million: Option<String>,
     },
 }
 
@@ -47,15 +52,17 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: &FramesCommand) -> Result<()
             daemon.print_record(&frames, document::frames);
             Ok(())
         }
-        FramesCommand::Check { share_min, loss_per_million, resent_per_million } => {
+        FramesCommand::Check { share_min, loss_per_million, resent_per_million, anew_per_million } => {
             let task = Task::new("check", "frames");
             let share_min = task.optional("share-min", share_min.as_ref(), 0..=100)?.unwrap_or(0);
             let loss = task.optional("loss-per-million", loss_per_million.as_ref(), 0..=1_000_000)?;
             let resent = task.optional("resent-per-million", resent_per_million.as_ref(), 0..=1_000_000)?;
+            let anew = task.optional("anew-per-million", anew_per_million.as_ref(), 0..=1_000_000)?;
             let frames = quiet(daemon, task)?;
             daemon.print_record(&frames, document::frames);
             let mut failures = failures(&frames, share_min, loss.unwrap_or(0));
-            failures.extend(resent.and_then(|most| resent_failure(&frames, most)));
+            failures.extend(resent.and_then(|most| twice_failure(&frames, "frames resent", most)));
+            failures.extend(anew.and_then(|most| twice_failure(&frames, "frames sent anew", most)));
             task.judged(failures)
         }
     }
@@ -96,14 +103,13 @@ fn failures(frames: &FramesRecord, share_min: u64, loss_per_million: u64) -> Vec
     failures
 }
 
-/// Whether too many frames were sent again, by rings or sockets.
-fn resent_failure(frames: &FramesRecord, most_per_million: u64) -> Option<String> {
-    let count = |name| frames.recovery.get(name).copied().unwrap_or(0);
-    let (sent, resent) = (count("frames sent"), count("frames resent"));
+/// Whether too many frames were sent twice, by rings or sockets, as this counter has it.
+fn twice_failure(frames: &FramesRecord, counter: &str, most_per_million: u64) -> Option<String> {
+    let count = |name: &str| frames.recovery.get(name).copied().unwrap_or(0);
+    let (sent, twice) = (count("frames sent"), count(counter));
     let most = u128::from(sent) * u128::from(most_per_million) / 1_000_000;
-    (u128::from(resent) > most.max(u128::from(DROPS_MIN))).then(|| {
-        format!("of {sent} frames {resent} were sent again, more than {most_per_million} of a million")
-    })
+    (u128::from(twice) > most.max(u128::from(DROPS_MIN)))
+        .then(|| format!("{counter}: {twice} of {sent}, more than {most_per_million} of a million"))
 }
 
 #[cfg(test)]
@@ -198,16 +204,19 @@ mod tests {
     }
 
     #[test]
-    fn few_frames_may_be_sent_again() {
-        let check = |sent: u64, resent: u64, most: u64, expected: Option<&str>| {
-            let mut frames = frames();
-            frames.recovery = [("frames sent".to_owned(), sent), ("frames resent".to_owned(), resent)].into();
-            assert_eq!(resent_failure(&frames, most).as_deref(), expected);
-        };
-        check(100_000, 100, 1000, None);
-        check(100_000, 101, 1000, Some("of 100000 frames 101 were sent again, more than 1000 of a million"));
-        check(50, 20, 1000, None);
-        check(50, 21, 1000, Some("of 50 frames 21 were sent again, more than 1000 of a million"));
-        assert_eq!(resent_failure(&FramesRecord::default(), 0), None);
+    fn few_frames_may_be_sent_twice() {
+        for counter in ["frames resent", "frames sent anew"] {
+            let check = |sent: u64, twice: u64, most: u64, expected: Option<&str>| {
+                let mut frames = frames();
+                frames.recovery = [("frames sent".to_owned(), sent), (counter.to_owned(), twice)].into();
+                let words = expected.map(|words| format!("{counter}: {words}"));
+                assert_eq!(twice_failure(&frames, counter, most), words);
+            };
+            check(100_000, 100, 1000, None);
+            check(100_000, 101, 1000, Some("101 of 100000, more than 1000 of a million"));
+            check(50, 20, 1000, None);
+            check(50, 21, 1000, Some("21 of 50, more than 1000 of a million"));
+            assert_eq!(twice_failure(&FramesRecord::default(), counter, 0), None);
+        }
     }
 }

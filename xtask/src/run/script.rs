@@ -24,6 +24,9 @@ const SHARE_MIN_PERCENT: u32 = 10;
 /// Frames of a million that may be sent again where none is lost on purpose: a receiver that is not scheduled
 /// for long may have too few buffers in its rings.
 const RESENT_MAX_PER_MILLION: u32 = 5_000;
+/// Frames of a million that may be sent once more: a target that is not scheduled for long runs out of slots
+/// for events, and defers messages of which frames are under way.
+const ANEW_MAX_PER_MILLION: u32 = 30_000;
 /// The files of the load's scheme and of the initiator's result.
 const SCHEME: &str = "scheme.json";
 const SENT: &str = "sent.json";
@@ -59,7 +62,9 @@ pub(super) fn measure(setup: &Setup, pair: &Pair, session: &mut Session, report:
         let loss = options.loss_per_million();
         let mut words = format!("frames check --share-min {SHARE_MIN_PERCENT} --loss-per-million {loss}");
         if loss == 0 {
-            words += &format!(" --resent-per-million {RESENT_MAX_PER_MILLION}");
+            words += &format!(
+                " --resent-per-million {RESENT_MAX_PER_MILLION} --anew-per-million {ANEW_MAX_PER_MILLION}"
+            );
         }
         script.judge(role, &format!("frames of the {role}"), &words)?;
     }

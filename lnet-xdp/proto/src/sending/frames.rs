@@ -308,6 +308,7 @@ impl SendingSide {
             if !fits {
                 break;
             }
+            sessions.local.counters.frames_sent_anew += u64::from(message.was_sent_before(0));
             let item = self.cut(slot, 0, length);
             self.streams[stream].outstanding.push_back(&mut self.items, item);
             let item = &mut self.items[item];

@@ -41,6 +41,21 @@ fn a_message_that_begins_after_its_peer_began_anew_arrives() {
     }
 }
 
+/// Messages that shared a frame which the new life has refused go once more, and each of them counts.
+#[test]
+fn what_is_sent_once_more_in_a_shared_frame_is_counted() {
+    let mut network = network();
+    put(&mut network, 0, 10);
+    network.run(SECOND);
+    network.nodes[1] = Node::new(2, 2, 1);
+    for number in 1..=5 {
+        put(&mut network, number, 10);
+    }
+    network.run(SECOND);
+    let counters = network.nodes[0].counters()[0];
+    assert_eq!((counters.messages_bundled, counters.frames_sent_anew, counters.frames_resent), (8, 5, 0));
+}
+
 /// The former life took the first message and did not get to acknowledge it. The reset of the second one says
 /// nothing of the first.
 #[test]
