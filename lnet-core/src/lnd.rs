@@ -51,9 +51,6 @@ pub struct LndFacts {
     /// Whether peers bear a GET for a portal where they have posted nothing: kernel nodes assert that they
     /// have, and die.
     pub takes_any_get: bool,
-    /// Whether the kernel may put what arrives in place: then nothing else is written to the same bytes
-    /// meanwhile. An LND that copies all itself may write a descriptor's messages beside each other.
-    pub fills_alone: bool,
 }
 
 impl Default for LndFacts {
@@ -65,14 +62,13 @@ impl Default for LndFacts {
 
 impl LndFacts {
     /// Facts of the LNDs of kernel nodes: [`LndFacts::default`].
-    pub const KERNEL: Self =
-        Self { proves_sources: false, reaches_itself: true, takes_any_get: false, fills_alone: true };
+    pub const KERNEL: Self = Self { proves_sources: false, reaches_itself: true, takes_any_get: false };
 
     /// Facts of the LND of this row.
     #[must_use]
     pub const fn of(row: &LndRow) -> Self {
-        let LndRow { proves_sources, reaches_itself, takes_any_get, fills_alone, .. } = *row;
-        Self { proves_sources, reaches_itself, takes_any_get, fills_alone }
+        let LndRow { proves_sources, reaches_itself, takes_any_get, .. } = *row;
+        Self { proves_sources, reaches_itself, takes_any_get }
     }
 }
 

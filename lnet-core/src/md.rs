@@ -249,8 +249,8 @@ impl Withheld {
         self.0 &= Self::ALONE;
     }
 
-    /// A message begins to be written that no other one may be beside: a sibling shard writes it, or its LND
-    /// may have lent the bytes to the kernel.
+    /// A message begins to be written that no other one may be beside: a sibling shard writes it, or
+    /// PUTs read the descriptor.
     pub(crate) const fn fill_alone(&mut self) {
         self.0 |= Self::ALONE;
     }

@@ -214,8 +214,6 @@ pub struct LndRow {
     pub reaches_itself: bool,
     /// Whether its peers bear a GET for a portal where they have posted nothing.
     pub takes_any_get: bool,
-    /// Whether the kernel may put what arrives in place, so that nothing else may be written there meanwhile.
-    pub fills_alone: bool,
     /// Whether a sender names the NID that it means, so that NIs of other nets may have the same address.
     pub names_nids: bool,
     /// Whether its NIs have frames that the node captures itself; else the kernel has their packets.
@@ -353,7 +351,6 @@ pub const LO: LndRow = LndRow {
     proves_sources: true,
     reaches_itself: true,
     takes_any_get: true,
-    fills_alone: false,
     names_nids: true,
     has_frames: false,
 };
@@ -388,7 +385,6 @@ pub const TCP: LndRow = LndRow {
     proves_sources: false,
     reaches_itself: true,
     takes_any_get: false,
-    fills_alone: true,
     names_nids: true,
     has_frames: false,
 };
@@ -427,7 +423,6 @@ pub const XDP: LndRow = LndRow {
     proves_sources: true,
     reaches_itself: false,
     takes_any_get: true,
-    fills_alone: false,
     names_nids: false,
     has_frames: true,
 };

@@ -5,7 +5,7 @@ use lnet_wire::{Header, Nid, WireHandle};
 use super::target::{Inbound, NotTaken};
 use super::{MdPart, Shard};
 use crate::handle::{Cookie, MdHandle};
-use crate::lnd::{NiId, Span};
+use crate::lnd::Span;
 use crate::md::{Ending, MdOptions, MemoryDesc};
 use crate::stats::{DelayReason, DropReason};
 use crate::topology::PeerView;
@@ -24,7 +24,6 @@ impl Shard {
 
     pub(super) fn admit_reply(
         &mut self,
-        ni: NiId,
         header: &Header,
         handle: &WireHandle,
         lends: bool,
@@ -39,10 +38,8 @@ impl Shard {
         }
         let length_bytes = header.payload_length.min(room_bytes);
         // PUTs read the bytes that it writes. GETs alone have done so when its own operation is counted out.
-        let is_source = descriptor.options.contains(MdOptions::SOURCE);
-        let is_alone = lends || is_source || self.topology.known_ni(ni).facts.fills_alone;
-        let meets_others = is_alone && self.mds[md].withheld.is_filled();
-        self.may_start(md, lends || is_source || meets_others)?;
+        let is_alone = lends || descriptor.options.contains(MdOptions::SOURCE);
+        self.may_start(md, is_alone)?;
         let inbound = self.take_response(md, MdPart { offset_bytes, length_bytes });
         if part.is_some() {
             self.parts.end(Cookie(handle.object_cookie).slot());

@@ -400,7 +400,7 @@ impl Shard {
                 (MdOptions::GET, return_md, portal, match_bits, offset, sink_length)
             }
             Body::Ack { md, .. } => return self.admit_ack(header, &md),
-            Body::Reply { md } => return self.admit_reply(by.0, header, &md, lends),
+            Body::Reply { md } => return self.admit_reply(header, &md, lends),
             Body::Hello { .. } => return Err(DropReason::Malformed.into()),
         };
         let peer = self.topology.peer_with_aliases(&header.source.nid);

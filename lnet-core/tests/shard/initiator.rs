@@ -4,19 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::event::{Event, EventKind};
-use lnet_core::handle::{Cookie, MdHandle};
+use lnet_core::handle::MdHandle;
 use lnet_core::health::HealthStatus;
-use lnet_core::lnd::{Cause, Full, LndFacts, NiId, RxId, Span, Status, Transmit, Uplink, Verdict};
+use lnet_core::lnd::{Cause, Full, NiId, RxId, Span, Status, Transmit, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
-use lnet_core::seal::Seals;
 use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_core::stats::{DelayReason, DropReason, Traffic};
-use lnet_core::topology::{LocalNi, Topology};
+use lnet_core::topology::Topology;
 use lnet_core::{Limits, ShardConfig};
 use lnet_wire::{Body, Header, MessageType, ProcessId, WireHandle};
 
 use crate::common::{
-    ANYONE, MESSAGE_TIMEOUT, NI, NOW, Node, SEAL_KEY, ack_header, ack_of, config, event_md, get_request,
+    ANYONE, MESSAGE_TIMEOUT, NI, NOW, Node, ack_header, ack_of, config, event_md, get_request,
     handle_of, host, local_ni, nid, origin, put_request, put_sent, reply_of,
 };
 
@@ -469,25 +468,24 @@ fn an_unlinked_descriptor_says_whether_a_response_may_still_have_come() {
     }
 }
 
-/// An LND may have the kernel put a REPLY in place, and the kernel read what is PUT.
+/// A message begins to arrive.
+fn arrive(node: &mut Node, rx: u32, header: &Header) -> Verdict {
+    node.shard.header(NOW, NI, &header.source.nid, RxId(rx), header)
+}
+
+/// The kernel reads what is PUT: nothing is written there meanwhile, and what is written is not PUT.
 #[test]
-fn a_reply_is_alone_with_its_bytes() {
+fn bytes_that_a_reply_writes_are_not_sent() {
     let mut node = Node::new(config());
     let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(9), ..node.md(100) }).unwrap();
-    let arrive = |node: &mut Node, rx, header: &Header| {
-        node.shard.header(NOW, NI, &header.source.nid, RxId(rx), header)
-    };
     let span = Span { buffer: md.into(), offset_bytes: 0, length_bytes: 8 };
     let reply = reply_of(handle_of(md), 8);
     assert_eq!(arrive(&mut node, 0, &reply), Verdict::Deliver(span));
-    assert_eq!(arrive(&mut node, 1, &reply), Verdict::Delay);
     assert_eq!(node.shard.put(NOW, &put_request(md, 2)), Err(SubmitError::MdLent(md)));
     assert!(matches!(arrive(&mut node, 2, &ack_of(handle_of(md))), Verdict::Deliver(_)));
     node.shard.received(NOW, RxId(2), Status::Ok);
-    assert_eq!(node.shard.poll_resume(), None, "an ACK has no bytes");
+    assert_eq!(node.shard.put(NOW, &put_request(md, 2)), Err(SubmitError::MdLent(md)), "an ACK has no bytes");
     node.shard.received(NOW, RxId(0), Status::Unknown(Cause::Reset));
-    assert_eq!(node.shard.poll_resume(), Some((NI, RxId(1), Verdict::Deliver(span))));
-    node.shard.received(NOW, RxId(1), Status::Ok);
 
     node.shard.put(NOW, &put_request(md, 2)).unwrap();
     assert_eq!(arrive(&mut node, 0, &reply), Verdict::Delay, "its bytes are being read");
@@ -500,35 +498,12 @@ fn a_reply_is_alone_with_its_bytes() {
     assert_eq!(node.shard.poll_resume(), Some((NI, RxId(1), Verdict::Deliver(span))));
 }
 
-/// Two NIs: the LND of the first copies all that arrives, that of the second may have the kernel fill
-/// buffers.
-const COPYING: NiId = NiId(0);
-const LENDING: NiId = NiId(1);
-
-/// A node with these NIs, and a way for messages to arrive by them.
-fn node_of_two_kinds(limits: Limits) -> (Node, impl Fn(&mut Node, NiId, u32, &Header) -> Verdict) {
-    let facts = LndFacts { fills_alone: false, ..LndFacts::KERNEL };
-    let copying = LocalNi { facts, ..local_ni(nid(1, 1), 32, 32) };
-    let topology = Topology::new(vec![copying, local_ni(nid(2, 1), 8, 4)]).into();
-    let arrive = |node: &mut Node, ni: NiId, rx: u32, header: &Header| {
-        let net = 1 + ni.0;
-        let destination = ProcessId::lustre(nid(net, 1));
-        let source = nid(net, 2);
-        let Body::Reply { md } = header.body else { unreachable!() };
-        let md = Seals::new(SEAL_KEY).handle(Cookie(md.object_cookie), &source);
-        let (source, body) = (ProcessId::lustre(source), Body::Reply { md });
-        let header = Header { destination, source, body, ..*header };
-        node.shard.header(NOW, ni, &header.source.nid, RxId(rx), &header)
-    };
-    (Node::new(ShardConfig { limits, topology, ..config() }), arrive)
-}
-
 /// GETs of one descriptor may be under way in any number, also where their REPLYs have bytes in common: none
 /// holds the frames of another one up.
 #[test]
-fn replies_that_are_copied_do_not_wait_for_each_other() {
+fn replies_do_not_wait_for_each_other() {
     const COUNT: u32 = 8;
-    let (mut node, arrive) = node_of_two_kinds(config().limits);
+    let mut node = Node::new(config());
     let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(200), ..node.md(100) }).unwrap();
     let reply = reply_of(handle_of(md), 8);
     for _ in 0..COUNT {
@@ -537,7 +512,7 @@ fn replies_that_are_copied_do_not_wait_for_each_other() {
         node.shard.sent(NOW, tx, Status::Ok);
     }
     let span = Span { buffer: md.into(), offset_bytes: 0, length_bytes: 8 };
-    let waiting = (0..COUNT).filter(|rx| arrive(&mut node, COPYING, *rx, &reply) != Verdict::Deliver(span));
+    let waiting = (0..COUNT).filter(|rx| arrive(&mut node, *rx, &reply) != Verdict::Deliver(span));
     assert_eq!(waiting.count(), 0, "REPLYs wait for others");
     // In whatever order they end, nothing is read before the last has.
     for rx in (0..COUNT).rev() {
@@ -551,44 +526,20 @@ fn replies_that_are_copied_do_not_wait_for_each_other() {
 
     // Bytes that are being sent are not written.
     node.shard.put(NOW, &put_request(md, 2)).unwrap();
-    assert_eq!(arrive(&mut node, COPYING, 0, &reply), Verdict::Delay);
+    assert_eq!(arrive(&mut node, 0, &reply), Verdict::Delay);
     let tx = node.transmit().unwrap().tx;
     node.shard.sent(NOW, tx, Status::Ok);
-    assert_eq!(node.shard.poll_resume(), Some((COPYING, RxId(0), Verdict::Deliver(span))));
-}
-
-/// The kernel has the bytes of a REPLY for itself, and other REPLYs wait.
-#[test]
-fn a_reply_that_is_to_be_alone_waits_for_all_others() {
-    let (mut node, arrive) = node_of_two_kinds(config().limits);
-    let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(200), ..node.md(100) }).unwrap();
-    let reply = reply_of(handle_of(md), 8);
-    let span = Span { buffer: md.into(), offset_bytes: 0, length_bytes: 8 };
-    for rx in 0..2 {
-        assert_eq!(arrive(&mut node, COPYING, rx, &reply), Verdict::Deliver(span));
-    }
-    assert_eq!(arrive(&mut node, LENDING, 2, &reply), Verdict::Delay);
-    assert_eq!(arrive(&mut node, COPYING, 3, &reply), Verdict::Delay, "it would never be idle");
-    assert_eq!(node.shard.put(NOW, &put_request(md, 2)), Err(SubmitError::MdLent(md)));
-    node.shard.received(NOW, RxId(1), Status::Ok);
-    assert_eq!(node.shard.poll_resume(), None);
-    node.shard.received(NOW, RxId(0), Status::Ok);
-    assert_eq!(node.shard.poll_resume(), Some((LENDING, RxId(2), Verdict::Deliver(span))));
-    assert_eq!(node.shard.poll_resume(), None);
-    node.shard.received(NOW, RxId(2), Status::Ok);
-    assert_eq!(node.shard.poll_resume(), Some((COPYING, RxId(3), Verdict::Deliver(span))));
-    node.shard.received(NOW, RxId(3), Status::Ok);
-    node.shard.put(NOW, &put_request(md, 2)).unwrap();
+    assert_eq!(node.shard.poll_resume(), Some((NI, RxId(0), Verdict::Deliver(span))));
 }
 
 /// More REPLYs at once than are counted wait, and no count is lost.
 #[test]
 fn more_replies_than_are_counted_wait() {
     let limits = Limits { incoming: 256, delayed: 128, ..config().limits };
-    let (mut node, arrive) = node_of_two_kinds(limits);
+    let mut node = Node::new(ShardConfig { limits, ..config() });
     let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(400), ..node.md(100) }).unwrap();
     let reply = reply_of(handle_of(md), 8);
-    let verdicts: Vec<_> = (0..140).map(|rx| arrive(&mut node, COPYING, rx, &reply)).collect();
+    let verdicts: Vec<_> = (0..140).map(|rx| arrive(&mut node, rx, &reply)).collect();
     let taken = verdicts.iter().filter(|verdict| matches!(verdict, Verdict::Deliver(_))).count() as u32;
     assert!((100..140).contains(&taken), "{taken}");
     (0..taken).for_each(|rx| node.shard.received(NOW, RxId(rx), Status::Ok));

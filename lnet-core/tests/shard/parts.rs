@@ -1,12 +1,12 @@
 //! PUTs and GETs of parts of a descriptor that is bound once.
 
 use lnet_core::event::{Event, EventKind};
-use lnet_core::lnd::{Cause, LndFacts, RxId, Span, Status, Uplink, Verdict};
+use lnet_core::lnd::{Cause, RxId, Span, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
 use lnet_core::shard::{GetRequest, MdPart, PutRequest, SubmitError};
 use lnet_core::stats::DropReason;
 use lnet_core::time::Instant;
-use lnet_core::topology::{LocalNi, Topology};
+use lnet_core::topology::Topology;
 use lnet_core::tunables::Tunables;
 use lnet_core::{Limits, ShardConfig};
 use lnet_wire::{Body, WireHandle};
@@ -135,11 +135,10 @@ fn gets_of_several_parts_are_under_way_at_once() {
     }
 }
 
-/// Parts that have nothing in common do not wait for each other where the LND copies.
+/// Parts that have nothing in common do not wait for each other, whatever the LND.
 #[test]
 fn replies_into_several_parts_are_written_at_once() {
-    let facts = LndFacts { fills_alone: false, ..LndFacts::KERNEL };
-    let topology = Topology::new(vec![LocalNi { facts, ..local_ni(nid(1, 1), 8, 8) }]).into();
+    let topology = Topology::new(vec![local_ni(nid(1, 1), 8, 8)]).into();
     let mut node = Node::new(ShardConfig { topology, ..config() });
     let md = node.shard.bind(&MdSpec { threshold: Threshold::Count(40), ..node.md(80) }).unwrap();
     for rx in 0..8 {
