@@ -40,8 +40,9 @@ fn sleeps() -> u32 {
     line.trim().parse().unwrap()
 }
 
-/// Asserts that the thread seldom sleeps in so many waits, one after the other. A busy machine may keep it
-/// from its CPU, so that its tasks leave the shard to the keeper for a while.
+/// Asserts that the thread sleeps once in twenty waits at most, of so many one after the other, where nothing
+/// keeps it from its CPU: a busy machine does now and then, and its tasks leave the shard to the keeper for a
+/// while then. So it is the row in the middle that counts.
 #[track_caller]
 fn assert_awake(runtime: &Runtime, waits: impl AsyncFn()) {
     let sleeps_of_row = || {
@@ -49,8 +50,9 @@ fn assert_awake(runtime: &Runtime, waits: impl AsyncFn()) {
         runtime.block_on(waits());
         sleeps() - before
     };
-    let rows: Vec<u32> = (0..10).map(|_| sleeps_of_row()).collect();
-    assert!(rows.iter().any(|sleeps| *sleeps < ROUNDS / 4), "{rows:?} sleeps in {ROUNDS} Puts each");
+    let mut rows: Vec<u32> = (0..11).map(|_| sleeps_of_row()).collect();
+    rows.sort_unstable();
+    assert!(rows[rows.len() / 2] <= ROUNDS / 20, "{rows:?} sleeps in {ROUNDS} Puts each");
 }
 
 #[test]

@@ -17,12 +17,14 @@ pub(crate) fn processor_time(pid: u32) -> Duration {
 /// Bytes of its own that a process has in memory: pages of its program are not counted, of which a build that
 /// is not optimised has many.
 pub(crate) fn resident_bytes(pid: u32) -> u64 {
+    memory_bytes(pid, "RssAnon:") + memory_bytes(pid, "RssShmem:")
+}
+
+/// Bytes of a kind of memory that a process has (proc_pid_status(5)).
+fn memory_bytes(pid: u32, key: &str) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let kib = |key: &str| -> u64 {
-        let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
-        line.trim().trim_end_matches(" kB").parse().unwrap()
-    };
-    (kib("RssAnon:") + kib("RssShmem:")) << 10
+    let line = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
 }
 
 fn resident_kib(pid: u32) -> u64 {
@@ -65,6 +67,23 @@ fn shards_without_work_take_little_memory() {
     for (shards, resident) in &resident_kib[1..] {
         assert!((resident - of_two) / (shards - 2) <= OF_ONE_MORE_KIB, "{resident_kib:?}");
     }
+}
+
+/// Of the rings of many shards, and of the frames in these, that is in memory which is used.
+#[test]
+fn many_shards_with_rings_take_memory_by_their_use() {
+    const MOST_BYTES: u64 = 600_000_000;
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let netns = Netns::new(Wiring { queues: 2, ..Wiring::default() });
+    let daemon = Daemon::start(Directory::new(), Some(netns.a()), "--shards 64 --configure");
+    daemon.good(&format!("net add --net xdp --if {} --mode native", netns.a().interface().name));
+    assert!(daemon.good("net show -v").contains("active mode: native"));
+    let bytes = memory_bytes(daemon.pid(), "VmRSS:");
+    println!("64 shards with rings: {} MiB", bytes >> 20);
+    assert!(bytes < MOST_BYTES, "{bytes} bytes");
+    daemon.stop();
 }
 
 #[test]
