@@ -15,8 +15,8 @@ use lnet_core::{Limits, ShardConfig};
 use lnet_wire::{Body, Header, MessageType, ProcessId, WireHandle};
 
 use crate::common::{
-    ANYONE, MESSAGE_TIMEOUT, NI, NOW, Node, ack_header, ack_of, config, event_md, get_request,
-    handle_of, host, local_ni, nid, origin, put_request, put_sent, reply_of,
+    ANYONE, MESSAGE_TIMEOUT, NI, NOW, Node, ack_header, ack_of, config, event_md, get_request, handle_of,
+    host, local_ni, nid, origin, put_request, put_sent, reply_of,
 };
 
 #[test]

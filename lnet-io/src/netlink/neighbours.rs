@@ -280,10 +280,10 @@ impl FollowedInterface {
         }
         // Who keeps an answer says so before it looks at the table again (`Neighbours::lookup`).
         fence(Ordering::SeqCst);
-        let is_kept = |was: &Published| {
+        let is_lasting = |was: &Published| {
             matches!(was.resolution, Resolution::Mac(_)) && was.used.asker() != Asker::Stranger
         };
-        if interface_changed || before.iter().any(|(address, was)| is_kept(was) && !same(address)) {
+        if interface_changed || before.iter().any(|(address, was)| is_lasting(was) && !same(address)) {
             self.epoch.fetch_add(1, Ordering::Release);
         }
         self.generation.fetch_add(1, Ordering::Release);

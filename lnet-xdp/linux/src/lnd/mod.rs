@@ -30,12 +30,12 @@ mod paths;
 mod ports;
 mod receive;
 mod refusals;
+mod refused_senders;
 pub(crate) mod reuseport;
 mod socket;
 mod traffic;
 mod transmit;
 mod unresolved;
-mod ways_back;
 mod write;
 
 #[cfg(any(test, feature = "testing"))]
@@ -73,8 +73,8 @@ use home::Home;
 use in_place::{InPlace, InPlaceUplink};
 use ports::Nis;
 use receive::Origin;
+use refused_senders::RefusedSenders;
 use unresolved::Unresolved;
-use ways_back::WaysBack;
 
 pub use counters::{XdpCounters, XdpDrop};
 pub(crate) use exchange::ReturnRings;
@@ -212,7 +212,7 @@ pub struct XdpLnd {
     wants_room: bool,
     paths: Paths,
     /// Where frames came from that were refused.
-    ways_back: WaysBack,
+    refused_senders: RefusedSenders,
     /// Messages whose next hop is being looked up, with the time at which that is given up.
     unresolved: Unresolved,
     /// Messages that ended before the transfer protocol had them.
@@ -280,7 +280,7 @@ impl XdpLnd {
             home: Home::new(shard.0, common.frames_per_shard),
             nis: Nis::default(),
             wants_room: false,
-            ways_back: WaysBack::default(),
+            refused_senders: RefusedSenders::default(),
             unresolved: Unresolved::new(limits.messages),
             ended: VecDeque::with_capacity(limits.messages as usize),
             early: EarlyFrames::new(limits.buffered, common.early_chunks_max),

@@ -272,7 +272,7 @@ impl XdpLnd {
         let further = &mut self.scratch.further;
         let taken = frames::take((&mut self.xfer, memory, up), now, &ingress, &owner, &bytes, further);
         if matches!(taken, Ok(Taken::Refused(XferDrop::UnknownSession))) {
-            self.ways_back.note(ingress.ni, ingress.from, head);
+            self.refused_senders.note(ingress.ni, ingress.from, head);
         }
         taken
     }
@@ -427,16 +427,16 @@ mod tests {
 
     /// Such tags have a priority alone: VID 0.
     #[test]
-    fn the_flow_of_a_packet_with_a_tag_is_that_of_one_without() {
+    fn the_tuple_of_a_packet_with_a_tag_is_that_of_one_without() {
         for (ethertype, source, udp) in [(0x0800_u16, 14 + 15, 34), (0x86DD, 14 + 23, 54)] {
             for (host, port) in [(2, 49152_u16), (3, 49152), (2, 49153)] {
                 let mut head = vec![0; 100];
                 head[12..14].copy_from_slice(&ethertype.to_be_bytes());
                 head[source] = host;
                 head[udp..udp + 2].copy_from_slice(&port.to_be_bytes());
-                let flow = tuple_of(&head);
+                let tuple = tuple_of(&head);
                 head.splice(12..12, [0x81, 0, 0xE0, 0]);
-                assert_eq!(tuple_of(&head), flow);
+                assert_eq!(tuple_of(&head), tuple);
             }
         }
     }

@@ -263,7 +263,7 @@ impl XdpLnd {
         let neighbours = &self.nis.links[self.nis.ports[index].link_index].neighbours;
         let mac = match neighbours.lookup(address, Asker::Stranger) {
             Resolution::Mac(mac) => mac,
-            _ if is_reset => self.ways_back.take(ni, nid)?,
+            _ if is_reset => self.refused_senders.take(ni, nid)?,
             _ => {
                 self.counters.hops_unasked += u64::from(!neighbours.request(address, Asker::Stranger));
                 return None;

@@ -17,9 +17,9 @@ const SOURCE_OFFSET: usize = 6;
 /// The Ethernet address is the sender's, or that of the router that the frame came by, which has a way to
 /// its source. Tags and bonds are the device's affair: an answer leaves by the NI that the frame came by.
 #[derive(Default)]
-pub(super) struct WaysBack(VecDeque<(NiId, Nid, Mac)>);
+pub(super) struct RefusedSenders(VecDeque<(NiId, Nid, Mac)>);
 
-impl WaysBack {
+impl RefusedSenders {
     /// Remembers the sender of a frame that begins with `head`.
     pub(super) fn note(&mut self, ni: NiId, from: &Nid, head: &[u8]) {
         let source = head.get(SOURCE_OFFSET..).and_then(|rest| rest.first_chunk::<6>());
@@ -31,7 +31,7 @@ impl WaysBack {
         self.0.push_back((ni, *from, *source));
     }
 
-    /// The way back to the last sender of this address, once.
+    /// The Ethernet address of the last sender with this NID, once.
     pub(super) fn take(&mut self, ni: NiId, to: &Nid) -> Option<Mac> {
         let index = self.0.iter().rposition(|(by, from, _)| *by == ni && from == to)?;
         self.0.remove(index).map(|(_, _, mac)| mac)
@@ -52,26 +52,26 @@ mod tests {
 
     #[test]
     fn the_last_senders_are_remembered_and_each_once() {
-        let mut ways = WaysBack::default();
+        let mut senders = RefusedSenders::default();
         for host in 0..100 {
-            ways.note(NiId(1), &nid(host), &head([2, 0, 0, 0, 0, host]));
+            senders.note(NiId(1), &nid(host), &head([2, 0, 0, 0, 0, host]));
         }
-        assert_eq!(ways.0.len(), SENDERS_MAX);
-        assert_eq!(ways.take(NiId(1), &nid(35)), None, "it was the last but 64");
-        assert_eq!(ways.take(NiId(2), &nid(99)), None, "by another NI");
-        assert_eq!(ways.take(NiId(1), &nid(99)), Some([2, 0, 0, 0, 0, 99]));
-        assert_eq!(ways.take(NiId(1), &nid(99)), None);
-        ways.note(NiId(1), &nid(98), &head([2, 0, 0, 0, 1, 98]));
-        assert_eq!(ways.take(NiId(1), &nid(98)), Some([2, 0, 0, 0, 1, 98]), "it came from there last");
+        assert_eq!(senders.0.len(), SENDERS_MAX);
+        assert_eq!(senders.take(NiId(1), &nid(35)), None, "it was the last but 64");
+        assert_eq!(senders.take(NiId(2), &nid(99)), None, "by another NI");
+        assert_eq!(senders.take(NiId(1), &nid(99)), Some([2, 0, 0, 0, 0, 99]));
+        assert_eq!(senders.take(NiId(1), &nid(99)), None);
+        senders.note(NiId(1), &nid(98), &head([2, 0, 0, 0, 1, 98]));
+        assert_eq!(senders.take(NiId(1), &nid(98)), Some([2, 0, 0, 0, 1, 98]), "it came from there last");
     }
 
     #[test]
     fn nothing_goes_back_to_a_group() {
-        let mut ways = WaysBack::default();
+        let mut senders = RefusedSenders::default();
         for source in [[0xFF; 6], [1, 0, 0x5E, 0, 0, 1], [0; 6]] {
-            ways.note(NiId(1), &nid(1), &head(source));
+            senders.note(NiId(1), &nid(1), &head(source));
         }
-        ways.note(NiId(1), &nid(1), &[2; 11]);
-        assert_eq!(ways.take(NiId(1), &nid(1)), None);
+        senders.note(NiId(1), &nid(1), &[2; 11]);
+        assert_eq!(senders.take(NiId(1), &nid(1)), None);
     }
 }
