@@ -108,9 +108,11 @@ fn memory_bytes(test: &AddTest) -> usize {
 /// is thus no proof. A console that forces a session of its own ends it, as on kernel nodes.
 pub(crate) struct Sessions {
     current: Option<Session>,
-    /// Whether two NIDs belong to one peer.
-    is_one_peer: Box<dyn Fn(&Nid, &Nid) -> bool>,
+    is_one_peer: IsOnePeer,
 }
+
+/// Whether two NIDs belong to one peer.
+type IsOnePeer = Box<dyn Fn(&Nid, &Nid) -> bool>;
 
 impl Sessions {
     /// No session; `is_one_peer` says whether two NIDs belong to one peer.

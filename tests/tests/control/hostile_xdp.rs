@@ -151,7 +151,7 @@ fn beside_made_up_addresses(
                     std::thread::sleep(Duration::from_millis(20));
                 }
             };
-            scope.spawn(|| enter(b, flood));
+            scope.spawn(move || enter(b, flood));
             let _stop = Stop(&is_over);
             wait_until("the attack has its effect", PATIENCE, || stage.count(attacked) > enough);
             for _ in 0..10 {
