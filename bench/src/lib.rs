@@ -3,6 +3,7 @@
 //! What was measured goes to stdout, as a table or, with `--json`, as one JSON object; progress goes to
 //! stderr.
 
+pub mod figure;
 pub mod link;
 pub mod machine;
 pub mod measure;
@@ -18,4 +19,5 @@ pub mod random;
 pub mod raw;
 pub mod segments;
 pub mod selftest;
+pub mod sockets;
 pub mod threaded;

@@ -5,12 +5,16 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
+use std::time::Duration;
 
 use anyhow::{Context, anyhow};
 use clap::Args;
 use lnet_user::runtime::{available_cpus, pin_to_cpu};
 use lnet_wire::{Nid, ProcessId};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+
+/// Time that an end sleeps before it looks whether it is to stop.
+const TICK: Duration = Duration::from_millis(10);
 
 /// Both ends of the pair, as `cargo xtask bench` names them.
 #[derive(Debug, Args)]
@@ -73,21 +77,44 @@ impl Link {
         near: impl FnOnce() -> anyhow::Result<R> + Send,
     ) -> anyhow::Result<R> {
         let cpus = available_cpus();
+        self.join(far, near, [Some(cpus[0]), Some(cpus[1 % cpus.len()])])
+    }
+
+    /// Runs both ends as [`Link::pair`] does, but on whatever CPUs the kernel gives them, as programs run
+    /// that say nothing.
+    ///
+    /// # Errors
+    /// What either end fails with.
+    pub fn pair_anywhere<R: Send>(
+        &self,
+        far: impl FnOnce(&dyn Fn(), &AtomicBool) -> anyhow::Result<()> + Send,
+        near: impl FnOnce() -> anyhow::Result<R> + Send,
+    ) -> anyhow::Result<R> {
+        self.join(far, near, [None; 2])
+    }
+
+    fn join<R: Send>(
+        &self,
+        far: impl FnOnce(&dyn Fn(), &AtomicBool) -> anyhow::Result<()> + Send,
+        near: impl FnOnce() -> anyhow::Result<R> + Send,
+        [near_cpu, far_cpu]: [Option<usize>; 2],
+    ) -> anyhow::Result<R> {
         let stop = AtomicBool::new(false);
         let (ready, is_ready) = mpsc::channel();
         let panicked = |_| anyhow!("an end of the link panicked");
+        let pin = |cpu: Option<usize>| cpu.map_or(Ok(()), pin_to_cpu);
         std::thread::scope(|scope| {
-            let (cpus, stop) = (&cpus, &stop);
+            let stop = &stop;
             // Names tell the threads apart in a profile.
             let named = |name: &str| std::thread::Builder::new().name(name.to_owned());
             let far = named("far").spawn_scoped(scope, move || {
-                pin_to_cpu(cpus[1 % cpus.len()]).context("cannot pin the answering end")?;
+                pin(far_cpu).context("cannot pin the answering end")?;
                 enter(&self.netns_b)?;
                 // Without a listener the report has no reader.
                 far(&|| ready.send(()).unwrap_or_default(), stop)
             })?;
             let near = named("near").spawn_scoped(scope, move || {
-                pin_to_cpu(cpus[0]).context("cannot pin the sending end")?;
+                pin(near_cpu).context("cannot pin the sending end")?;
                 enter(&self.netns_a)?;
                 // An error means that the far end has failed; its own error tells more.
                 let _ = is_ready.recv();
@@ -98,6 +125,13 @@ impl Link {
             far.join().unwrap_or_else(|cause| Err(panicked(cause)))?;
             result
         })
+    }
+}
+
+/// Waits until told to stop, as an end does whose node answers by itself.
+pub fn wait_until(stop: &AtomicBool) {
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(TICK);
     }
 }
 

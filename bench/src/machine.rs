@@ -2,7 +2,9 @@
 
 use std::fmt;
 use std::process::Command;
+use std::time::Duration;
 
+use rustix::time::{ClockId, clock_gettime};
 use serde::Serialize;
 
 /// The commit that `cargo xtask bench` has built this of.
@@ -42,6 +44,34 @@ impl fmt::Display for Machine {
         let Self { cpu, cpus, kernel, commit } = self;
         write!(f, "{cpu} ({cpus} CPUs), kernel {kernel}, commit {commit}")
     }
+}
+
+/// Time that this process has run; nothing where the kernel does not tell (proc(5), `/proc/pid/stat`).
+#[must_use]
+pub fn process_age() -> Duration {
+    let now = clock_gettime(ClockId::Boottime);
+    let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
+    let begun = stat_fields("self").and_then(|fields| fields.get(19)?.parse().ok()).map(ticks);
+    begun.map_or(Duration::ZERO, |begun| now.saturating_sub(begun))
+}
+
+/// CPU time that a process has taken, all threads together; `None` where there is no such process.
+#[must_use]
+pub fn cpu_time(process: &str) -> Option<Duration> {
+    let fields = stat_fields(process)?;
+    let field = |index: usize| fields.get(index)?.parse().ok();
+    Some(ticks(field(11)?) + ticks(field(12)?))
+}
+
+/// Fields of a process, from its state on: names may have spaces in them.
+fn stat_fields(process: &str) -> Option<Vec<String>> {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;
+    Some(stat.rsplit_once(')')?.1.split_whitespace().map(str::to_owned).collect())
+}
+
+/// Time of so many ticks of the kernel, of which each second has 100 (time(7), `USER_HZ`).
+const fn ticks(count: u64) -> Duration {
+    Duration::from_millis(10 * count)
 }
 
 /// The commit of the current directory.

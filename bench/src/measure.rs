@@ -122,13 +122,6 @@ pub struct Flood {
 }
 
 impl Flood {
-    /// Adds another turn.
-    pub fn add(&mut self, more: Self) {
-        self.sent += more.sent;
-        self.received += more.received;
-        self.time += more.time;
-    }
-
     /// Messages sent a second.
     #[must_use]
     pub fn sent_per_second(&self) -> f64 {
@@ -139,12 +132,6 @@ impl Flood {
     #[must_use]
     pub fn received_per_second(&self) -> f64 {
         self.received as f64 / self.time.as_secs_f64()
-    }
-
-    /// What messages of so many bytes carried.
-    #[must_use]
-    pub fn gbit_per_second(&self, bytes: usize) -> f64 {
-        self.received_per_second() * bytes as f64 * 8.0 / 1e9
     }
 }
 
@@ -191,4 +178,10 @@ pub fn flood_for<E>(
         Ok(elapsed < time)
     };
     keep_full(end, goes_on, start, await_ends)
+}
+
+/// Gigabits a second of so many messages of so many bytes.
+#[must_use]
+pub const fn gigabits(per_second: f64, bytes: usize) -> f64 {
+    per_second * bytes as f64 * 8.0 / 1e9
 }

@@ -68,8 +68,7 @@ pub struct EndConfig {
     pub window: usize,
     /// Buffers that messages are sent from, in turn.
     pub buffers: usize,
-    /// Whether all buffers are registered. Long messages go by the rings then, which alone send without a
-    /// copy.
+    /// Whether all buffers are registered: rings alone send out of these without a copy.
     pub registered: bool,
     /// Frames of a million that its XDP program drops of those that it receives.
     pub loss_per_million: u32,
@@ -85,11 +84,21 @@ pub struct EndConfig {
     pub sleeps: bool,
     /// Mode of its NI, where that is on an xdp net.
     pub mode: XdpMode,
+    /// Carrier of long messages, where its NI is on an xdp net.
+    pub carrier: Carrier,
     /// The node's reactor.
     pub reactor: ReactorChoice,
 }
 
 impl EndConfig {
+    /// Messages that their initiator knows to be over, so many at once: Puts with ACK out of one buffer, Gets
+    /// into a buffer each.
+    #[must_use]
+    pub const fn answered(operation: Operation, bytes: usize, window: usize) -> Self {
+        let buffers = if matches!(operation, Operation::Get) { window } else { 1 };
+        Self { operation, window, buffers, ..Self::puts(bytes) }
+    }
+
     /// Puts of this length out of one buffer into one.
     #[must_use]
     pub const fn puts(bytes: usize) -> Self {
@@ -106,6 +115,7 @@ impl EndConfig {
             checksum: Switch::On,
             sleeps: false,
             mode: XdpMode::Auto,
+            carrier: Carrier::Auto,
             reactor: ReactorChoice::Auto,
         }
     }
@@ -131,7 +141,7 @@ pub struct End {
 }
 
 impl End {
-    /// Starts the node of a side, in the calling thread's network namespace,.
+    /// Starts the node of a side, in the calling thread's network namespace.
     ///
     /// # Errors
     /// What the node refused.
@@ -139,9 +149,12 @@ impl End {
         let EndConfig { bytes, buffers, entries, .. } = config;
         // Another LND than xdp has no such option.
         let checksum = Some(config.checksum).filter(|checksum| *checksum == Switch::Off);
-        let carrier = config.registered.then_some(Carrier::Rings);
-        let ni = NiConfig::new(side.nid, side.interface).checksum(checksum).carrier(carrier);
-        let node_config = NodeConfig::new(vec![ni]).limits(node::LIMITS);
+        let ni = NiConfig::new(side.nid, side.interface).checksum(checksum);
+        let ni = node::with_carrier(ni, config.mode, config.carrier);
+        // Each descriptor may have all of its events under way, beside those of arrivals.
+        let events = node::LIMITS.events.max((buffers as u32 + 2) * EVENT_SLOTS);
+        let limits = Limits { events, ..node::LIMITS };
+        let node_config = NodeConfig::new(vec![ni]).limits(limits);
         let mut node_config = node_config.mode(config.mode).reactor(config.reactor);
         if config.registered {
             let chunk_bytes = u64::from(CHUNK_BYTES);
@@ -150,8 +163,7 @@ impl End {
         }
         if config.silent {
             let memory_descs = entries.max(64);
-            let limits = Limits { match_entries: entries, memory_descs, ..node::LIMITS };
-            node_config = node_config.limits(limits);
+            node_config = node_config.limits(Limits { match_entries: entries, memory_descs, ..limits });
         }
         let (mut node, mut worker) = node::start(&node_config)?;
         for program in node.programs() {

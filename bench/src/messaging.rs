@@ -13,10 +13,11 @@ use lnet_messaging::{
     StopMode, TmState, TransferMachine,
 };
 use lnet_user::api::Lnet;
-use lnet_user::node::{NiConfig, NodeConfig};
+use lnet_user::node::{Carrier, NiConfig, NodeConfig, XdpMode};
 
 use crate::link::{Link, Side};
 use crate::measure::PATIENCE;
+use crate::node;
 
 const PORTAL: u8 = 20;
 const TMID: u16 = 1;
@@ -171,9 +172,15 @@ fn address(nid: &lnet_wire::Nid) -> String {
 }
 
 impl End {
-    fn open(side: Side<'_>, role: Role, message_bytes: usize, registered_bytes: u64) -> anyhow::Result<Self> {
+    fn open(
+        side: Side<'_>,
+        role: Role,
+        message_bytes: usize,
+        (carrier, registered_bytes): (Carrier, u64),
+    ) -> anyhow::Result<Self> {
         let limits = Limits { unlimited_events: EVENT_SLOTS, ..Limits::DEFAULT };
-        let config = NodeConfig::new(vec![NiConfig::new(side.nid, side.interface)])
+        let ni = NiConfig::new(side.nid, side.interface);
+        let config = NodeConfig::new(vec![node::with_carrier(ni, XdpMode::Auto, carrier)])
             .limits(limits)
             .registered_bytes(registered_bytes);
         let lnet = Lnet::start(&config.policies(vec![(PORTAL, portal_policy())]))?;
@@ -230,13 +237,14 @@ impl Drop for End {
 pub fn ping(link: &Link, message_bytes: usize, count: u64) -> anyhow::Result<Distribution> {
     let (_near, half_ns) = link.pair(
         |ready, stop| {
-            let end = End::open(link.far(), Role::Echo, message_bytes, 0)?;
+            let end = End::open(link.far(), Role::Echo, message_bytes, (Carrier::Auto, 0))?;
             ready();
             end.serve(stop)
         },
         || {
             let (begun, half_ns) = (Mutex::new((Instant::now(), 1)), Mutex::new(Distribution::measured()));
-            let end = End::open(link.near(), Role::Ping { begun, count, half_ns }, message_bytes, 0)?;
+            let role = Role::Ping { begun, count, half_ns };
+            let end = End::open(link.near(), role, message_bytes, (Carrier::Auto, 0))?;
             let to = lock(&end.station.peer).clone().context("there is a peer")?;
             end.station.send(&end.tm, &to, std::iter::repeat_n(7, message_bytes))?;
             end.over.recv_timeout(6 * PATIENCE).context("a message was not answered")??;
@@ -253,11 +261,12 @@ pub fn ping(link: &Link, message_bytes: usize, count: u64) -> anyhow::Result<Dis
 pub enum Offered {
     /// Bytes elsewhere, which are copied into frames.
     Ordinary,
-    /// Bytes in registered memory, which leave as they lie where the net has rings.
+    /// Bytes in registered memory, which rings send as they lie.
     Registered,
 }
 
-/// Buffers of so many bytes that are fetched a second, `window` at once. Each is offered by a message.
+/// Buffers of so many bytes that are fetched a second, `window` at once, by nodes with this carrier of long
+/// messages. Each is offered by a message.
 ///
 /// # Errors
 /// What either end fails with.
@@ -266,7 +275,7 @@ pub fn fetches_per_second(
     bytes: usize,
     window: usize,
     time: Duration,
-    offered: Offered,
+    (offered, carrier): (Offered, Carrier),
 ) -> anyhow::Result<f64> {
     // Whole pages, and some for what finds no place between others.
     let room = |buffers: usize| (buffers * (bytes.next_multiple_of(1 << 12) + (1 << 16))) as u64;
@@ -274,7 +283,7 @@ pub fn fetches_per_second(
     let goes = AtomicBool::new(false);
     let (_near, rate) = link.pair(
         |ready, stop| {
-            let end = End::open(link.far(), Role::Offer, DESCRIPTOR_BYTES, registered_bytes)?;
+            let end = End::open(link.far(), Role::Offer, DESCRIPTOR_BYTES, (carrier, registered_bytes))?;
             ready();
             while !goes.load(Ordering::Acquire) && !stop.load(Ordering::Relaxed) {
                 std::thread::sleep(TICK);
@@ -286,7 +295,7 @@ pub fn fetches_per_second(
         },
         || {
             let role = Role::Fetch { fetched: AtomicU64::new(0) };
-            let end = End::open(link.near(), role, DESCRIPTOR_BYTES, 0)?;
+            let end = End::open(link.near(), role, DESCRIPTOR_BYTES, (carrier, 0))?;
             for _ in 0..2 * window {
                 lock(&end.station.spare).push(end.tm.domain().allocate(1, bytes)?);
             }

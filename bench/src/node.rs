@@ -4,13 +4,22 @@ use std::sync::Mutex;
 
 use anyhow::Context;
 use lnet_core::limits::Limits;
-use lnet_user::node::{NodeConfig, NodeDriver, XdpMode};
+use lnet_user::node::{Carrier, NiConfig, NodeConfig, NodeDriver, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::NetType;
 
 /// What the nodes have room for: descriptors without a threshold may have as many events as the benches have
 /// messages under way.
 pub const LIMITS: Limits = Limits { unlimited_events: 1 << 10, ..Limits::DEFAULT };
+
+/// An NI with a mode and a carrier of long messages, which those of an xdp net alone have.
+#[must_use]
+pub fn with_carrier(ni: NiConfig, mode: XdpMode, carrier: Carrier) -> NiConfig {
+    match ni.nid.net().net_type() {
+        NetType::XDP => ni.mode(Some(mode)).carrier(Some(carrier)),
+        _ => ni,
+    }
+}
 
 /// The modes of all nodes that this process has started, each once.
 static MODES: Mutex<Vec<String>> = Mutex::new(Vec::new());

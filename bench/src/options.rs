@@ -1,29 +1,24 @@
 //! What the benches over a link are told, and how they tell what came of it.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
 use crate::link::Link;
-use crate::machine::Machine;
+use crate::machine::{Machine, process_age};
 use crate::node;
 
-/// Rounds of each measurement; the subjects take turns, so that noise of the machine meets all.
-pub const TURNS: u32 = 5;
+/// Rounds of each measurement, and of a quick one; the subjects take turns, so that noise of the machine
+/// meets all.
+const TURNS: [u32; 2] = [5, 2];
 
-/// What each of them takes.
+/// Options of each bench: turns, and what becomes of the figures.
 #[derive(Debug, Args)]
-pub struct Options {
-    /// Where.
-    #[command(flatten)]
-    pub link: Link,
-    /// Payload bytes of each message.
-    #[arg(long)]
-    pub size: usize,
-    /// A tenth of the rounds and of the time.
+pub struct Report {
+    /// Two turns instead of five, and a tenth of the rounds and of the time.
     #[arg(long)]
     pub quick: bool,
     /// Where to write the figures as a JSON file, and what else there is.
@@ -32,6 +27,20 @@ pub struct Options {
     /// Print one JSON object instead of the tables.
     #[arg(long)]
     pub json: bool,
+}
+
+/// Options of each bench over a link.
+#[derive(Debug, Args)]
+pub struct Options {
+    /// Where.
+    #[command(flatten)]
+    pub link: Link,
+    /// Payload bytes of each message.
+    #[arg(long)]
+    pub size: usize,
+    /// Turns, and what becomes of the figures.
+    #[command(flatten)]
+    pub report: Report,
 }
 
 /// What a measurement was made with.
@@ -57,38 +66,69 @@ impl Setup {
 }
 
 impl Options {
-    /// The time that a measurement takes: the whole, or a tenth of it if the bench is to be quick.
-    #[must_use]
-    pub fn time(&self, whole: Duration) -> Duration {
-        if self.quick { whole / 10 } else { whole }
-    }
-
-    /// Measures all subjects once a turn.
-    ///
-    /// # Errors
-    /// The error of a turn.
-    pub fn turns(&self, mut turn: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
-        (1..=TURNS).try_for_each(|number| {
-            eprintln!("turn {number} of {TURNS}");
-            turn()
-        })
-    }
-
     /// What it was measured with, once nodes have run.
     #[must_use]
     pub fn setup(&self) -> Setup {
         let (machine, mode) = (Machine::this(), node::modes());
         Setup { machine, mode, mtu_bytes: self.link.mtu, size_bytes: self.size }
     }
+}
 
-    /// Prints the table or the JSON object, and writes the latter to the file of this name, if a folder for
-    /// it is given: that folder.
+impl Report {
+    /// The time that a measurement takes: the whole, or a tenth of it if the bench is to be quick.
+    #[must_use]
+    pub fn time(&self, whole: Duration) -> Duration {
+        if self.quick { whole / 10 } else { whole }
+    }
+
+    /// Rounds of a measurement: all, or a tenth of them if the bench is to be quick.
+    #[must_use]
+    pub const fn rounds(&self, all: u64) -> u64 {
+        if self.quick { all / 10 } else { all }
+    }
+
+    /// Turns of a measurement.
+    #[must_use]
+    pub const fn turn_count(&self) -> u32 {
+        TURNS[self.quick as usize]
+    }
+
+    /// Measures all subjects once a turn, and tells how long that will take.
+    ///
+    /// # Errors
+    /// The error of a turn.
+    pub fn turns(&self, mut turn: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<()> {
+        let (count, begun) = (self.turn_count(), Instant::now());
+        (1..=count).try_for_each(|number| {
+            let done = number - 1;
+            let left_s = begun.elapsed().as_secs_f64() / f64::from(done.max(1)) * f64::from(count - done);
+            let left = if done > 0 { format!(", {left_s:.0} s left") } else { String::new() };
+            eprintln!("turn {number} of {count}{left}");
+            turn()
+        })
+    }
+
+    /// Prints the table or the JSON object, with the time that the bench has taken, and writes the latter to
+    /// the file of this name, if a folder for it is given: that folder.
     ///
     /// # Errors
     /// When a file cannot be written.
     pub fn tell(&self, file: &str, document: &impl Serialize, table: &str) -> anyhow::Result<Option<&Path>> {
-        let json = serde_json::to_string_pretty(document)?;
-        println!("{}", if self.json { &json } else { table });
+        #[derive(Serialize)]
+        struct Told<'a, D> {
+            took_s: f64,
+            quick: bool,
+            #[serde(flatten)]
+            document: &'a D,
+        }
+        let took_s = process_age().as_secs_f64();
+        let json = serde_json::to_string_pretty(&Told { took_s, quick: self.quick, document })?;
+        if self.json {
+            println!("{json}");
+        } else {
+            let how = if self.quick { ", a quick run: no figures to quote" } else { "" };
+            println!("{}\n\ntook {took_s:.0} s{how}", table.trim_end());
+        }
         let Some(out) = self.out.as_deref() else { return Ok(None) };
         std::fs::create_dir_all(out).with_context(|| format!("cannot make {}", out.display()))?;
         save(&out.join(file), &json)?;

@@ -8,6 +8,7 @@ use lnet_load::Distribution;
 use plotters::prelude::*;
 use serde::Serialize;
 
+use crate::figure::{Bound, Check, Figure, checks_table};
 use crate::measure::Flood;
 use crate::options::{Options, Setup, save};
 
@@ -16,12 +17,12 @@ use crate::options::{Options, Setup, save};
 pub struct Measured {
     /// Its name.
     pub name: String,
-    /// Half round trips, in nanoseconds.
+    /// Half round trips of all turns, in nanoseconds.
     half_ns: Distribution,
-    /// The median of each turn.
-    turn_p50s_ns: Vec<u64>,
-    /// What one sender achieves.
-    pub rate: Flood,
+    p50_us: Figure,
+    p99_us: Figure,
+    sent_per_second: Figure,
+    received_per_second: Figure,
 }
 
 impl Measured {
@@ -31,15 +32,21 @@ impl Measured {
         Self {
             name: name.to_owned(),
             half_ns: Distribution::measured(),
-            turn_p50s_ns: Vec::new(),
-            rate: Flood::default(),
+            p50_us: Figure::default(),
+            p99_us: Figure::default(),
+            sent_per_second: Figure::default(),
+            received_per_second: Figure::default(),
         }
     }
 
-    /// Adds the half round trips of a turn, in nanoseconds.
-    pub fn add_turn(&mut self, half_ns: &Distribution) {
-        self.turn_p50s_ns.push(half_ns.quantile(0.5));
+    /// Adds what a turn has found: half round trips, in nanoseconds, and the rate of one sender.
+    pub fn add_turn(&mut self, half_ns: &Distribution, flood: Flood) {
+        let us = |quantile| half_ns.quantile(quantile) as f64 / 1e3;
+        self.p50_us.add(us(0.5));
+        self.p99_us.add(us(0.99));
         self.half_ns.merge(half_ns);
+        self.sent_per_second.add(flood.sent_per_second());
+        self.received_per_second.add(flood.received_per_second());
     }
 }
 
@@ -49,17 +56,9 @@ pub struct Document {
     #[serde(flatten)]
     setup: Setup,
     measured: Vec<Row>,
-    /// Half round trip p50 of a Put over that of raw, the median of the turns; at most 1.5 is the aim.
-    latency_ratio: f64,
-    /// The ratios of the turns, by size. A machine whose CPUs share a core at times gives two kinds.
-    latency_ratios: Vec<f64>,
-    /// Puts received per second over raw frames received per second; at least 0.6 is the aim.
-    rate_ratio: f64,
-    /// Half round trip p50 and Puts received per second of threaded nodes over those of application-driven
-    /// shards; at most 1.5 is the aim for the first.
-    threaded_ratios: [f64; 2],
+    checks: Vec<Check>,
     /// What a turn of a shard costs that finds nothing to do.
-    idle_turn_ns: f64,
+    idle_turn_ns: Figure,
 }
 
 /// Percentiles, in nanoseconds.
@@ -82,35 +81,40 @@ impl From<&Distribution> for Latency {
 #[derive(Debug, Serialize)]
 struct Row {
     name: String,
+    /// Over all turns.
     half_round_trip_ns: Latency,
-    sent_per_second: f64,
-    received_per_second: f64,
+    p50_us: Figure,
+    p99_us: Figure,
+    sent_per_second: Figure,
+    received_per_second: Figure,
 }
 
 impl Document {
     /// The baseline, Puts beside it, and those of threaded nodes.
     #[must_use]
-    pub fn new(setup: Setup, measured: &[&Measured; 3], idle_turn_ns: f64) -> Self {
+    pub fn new(setup: Setup, measured: &[&Measured; 3], idle_turn_ns: Figure) -> Self {
         let [raw, puts, threaded] = measured;
         let row = |of: &Measured| Row {
             name: of.name.clone(),
             half_round_trip_ns: (&of.half_ns).into(),
-            sent_per_second: of.rate.sent_per_second(),
-            received_per_second: of.rate.received_per_second(),
+            p50_us: of.p50_us.clone(),
+            p99_us: of.p99_us.clone(),
+            sent_per_second: of.sent_per_second.clone(),
+            received_per_second: of.received_per_second.clone(),
         };
-        let turns = puts.turn_p50s_ns.iter().zip(&raw.turn_p50s_ns);
-        let mut latency_ratios: Vec<f64> = turns.map(|(put, raw)| *put as f64 / *raw as f64).collect();
-        latency_ratios.sort_by(f64::total_cmp);
+        let check = |what: &str, of: &Measured, base: &Measured, figure: fn(&Measured) -> &Figure, bound| {
+            Check::new(format!("{} / {}, {what}", of.name, base.name), figure(of).over(figure(base)), bound)
+        };
+        let checks = [
+            check("p50 half round trip", puts, raw, |of| &of.p50_us, Bound::AtMost(1.4)),
+            check("received a second", puts, raw, |of| &of.received_per_second, Bound::AtLeast(3.0)),
+            check("p50 half round trip", threaded, puts, |of| &of.p50_us, Bound::AtMost(1.25)),
+            check("p99 half round trip", threaded, puts, |of| &of.p99_us, Bound::AtMost(2.0)),
+        ];
         Self {
             setup,
             measured: measured.iter().map(|of| row(of)).collect(),
-            latency_ratio: latency_ratios.get(latency_ratios.len() / 2).copied().unwrap_or(f64::NAN),
-            latency_ratios,
-            threaded_ratios: [
-                threaded.half_ns.quantile(0.5) as f64 / puts.half_ns.quantile(0.5) as f64,
-                threaded.rate.received_per_second() / puts.rate.received_per_second(),
-            ],
-            rate_ratio: puts.rate.received_per_second() / raw.rate.received_per_second(),
+            checks: checks.into_iter().flatten().collect(),
             idle_turn_ns,
         }
     }
@@ -122,7 +126,7 @@ impl Document {
 /// # Errors
 /// When a file cannot be written.
 pub fn write(options: &Options, document: &Document, measured: &[(&str, &Measured)]) -> anyhow::Result<()> {
-    let Some(out) = options.tell("bench.json", document, &table(document))? else { return Ok(()) };
+    let Some(out) = options.report.tell("bench.json", document, &table(document))? else { return Ok(()) };
     for (name, measured) in measured {
         save(&out.join(format!("{name}.hgrm")), &hgrm(&measured.half_ns))?;
     }
@@ -135,40 +139,50 @@ fn table(document: &Document) -> String {
     let Setup { machine, mode, mtu_bytes, size_bytes } = &document.setup;
     let mut text =
         format!("{machine}\n\n{size_bytes} bytes, MTU {mtu_bytes}, mode {mode}: half round trip (us)\n");
-    let mut line = |cells: [String; 8]| {
-        let _ = write!(text, "{:<14}", cells[0]);
-        for cell in &cells[1..] {
-            let _ = write!(text, "{cell:>12}");
+    let mut line = |cells: [String; 11]| {
+        let _ = write!(text, "{:<24}", cells[0]);
+        for (cell, width) in cells[1..].iter().zip([8, 18, 8, 18, 8, 10, 12, 24, 12, 24]) {
+            let _ = write!(text, "{cell:>width$}");
         }
         text.push('\n');
     };
-    line(["", "p50", "p90", "p99", "p99.9", "max", "sent/s", "received/s"].map(str::to_owned));
+    let head = [
+        "",
+        "p50",
+        "(range)",
+        "p99",
+        "(range)",
+        "p99.9",
+        "max",
+        "sent/s",
+        "(range)",
+        "received/s",
+        "(range)",
+    ];
+    line(head.map(str::to_owned));
     for row in &document.measured {
         let us = |ns: u64| format!("{:.2}", ns as f64 / 1000.0);
         let latency = &row.half_round_trip_ns;
         line([
-            row.name.to_owned(),
-            us(latency.p50),
-            us(latency.p90),
-            us(latency.p99),
+            row.name.clone(),
+            row.p50_us.cell(2),
+            row.p50_us.range_cell(2),
+            row.p99_us.cell(2),
+            row.p99_us.range_cell(2),
             us(latency.p999),
             us(latency.max),
-            format!("{:.0}", row.sent_per_second),
-            format!("{:.0}", row.received_per_second),
+            row.sent_per_second.cell(0),
+            row.sent_per_second.range_cell(0),
+            row.received_per_second.cell(0),
+            row.received_per_second.range_cell(0),
         ]);
     }
     let _ = write!(
         text,
-        "\nPut / raw: {:.2} x the p50 half round trip (aim: at most 1.5; turns: {:.2} to {:.2}), {:.2} x the \
-         frames received per second (aim: at least 0.6)\nthreaded / application-driven: {:.2} x the p50 half round trip (aim: at most 1.5), {:.2} x the \
-         Puts received per second\na turn of a shard that finds nothing to do: {:.0} ns",
-        document.latency_ratio,
-        document.latency_ratios.first().unwrap_or(&f64::NAN),
-        document.latency_ratios.last().unwrap_or(&f64::NAN),
-        document.rate_ratio,
-        document.threaded_ratios[0],
-        document.threaded_ratios[1],
-        document.idle_turn_ns
+        "{}\nmedians of the turns, of p99.9 and the maximum all turns together; ratios are those of the turns\n\
+         a turn of a shard that finds nothing to do: {} ns",
+        checks_table(&document.checks),
+        document.idle_turn_ns.cells(0)
     );
     text
 }

@@ -1,7 +1,6 @@
 //! Bulk data of LNet selftest between two nodes whose shards have threads of their own, as `lnetd` runs them:
 //! commanded by the console of one, which is a test client of the other.
 
-use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
@@ -15,7 +14,7 @@ use lnet_wire::Nid;
 use lnet_wire::selftest::{Check, Direction, Test};
 use tokio::runtime::{Builder, Runtime};
 
-use crate::link::{Link, Side};
+use crate::link::{Link, Side, wait_until};
 
 /// The key of the only session.
 const KEY: u32 = 1;
@@ -25,10 +24,8 @@ const FEATURES: u32 = 1;
 const BATCH: &str = "bulk";
 const CLIENTS: &str = "clients";
 const SERVERS: &str = "servers";
-/// How long units run before what they do counts, and how long an end waits before it looks whether it is to
-/// stop.
+/// How long units run before what they do counts.
 const WARM_UP: Duration = Duration::from_millis(200);
-const TICK: Duration = Duration::from_millis(10);
 
 /// Whether tests have bulk data of this length.
 #[must_use]
@@ -53,9 +50,7 @@ pub fn brw(
         |ready, stop| {
             let _node = open(link.far())?;
             ready();
-            while !stop.load(Ordering::Relaxed) {
-                std::thread::sleep(TICK);
-            }
+            wait_until(stop);
             Ok(())
         },
         || {

@@ -11,35 +11,84 @@ use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::EntrySpec;
 use lnet_user::Buffer;
 use lnet_user::api::{Ack, Descriptor, Entry, EventQueue, Lnet, Target, Threads};
-use lnet_user::node::{NiConfig, NodeConfig};
+use lnet_user::node::{Carrier, NiConfig, NodeConfig, XdpMode};
+use lnet_user::runtime::Idle;
 use lnet_wire::Nid;
 
 use crate::link::Side;
 use crate::measure::{Endpoint, PATIENCE, flood_for};
 use crate::messages::Operation;
+use crate::node;
 
 const PORTAL: u32 = 20;
 /// Limits of a node that says nothing of them.
 const LIMITS: Limits = Limits::DEFAULT;
-/// Places of an event queue.
+/// Slots of an event queue.
 const EVENT_SLOTS: u32 = 1 << 10;
 /// Descriptors that messages may start from.
 const SOURCES_MAX: u32 = 128;
 /// How long a thread waits before it looks whether it is to stop.
 const TICK: Duration = Duration::from_millis(10);
 
-/// A node of one shard, with an entry that takes and gives messages, and a descriptor to start them from.
+/// Sources of messages that are under way at once.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Sources {
+    /// One descriptor, the whole of which each of them sends: Puts.
+    One,
+    /// One descriptor, of which each of them has a part of its own: Gets.
+    Parts,
+    /// A descriptor each.
+    Each,
+}
+
+/// Messages of a node, and its options; of all others it has those of a program that says nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct ThreadedConfig {
+    /// Kind of the messages.
+    pub operation: Operation,
+    /// Payload bytes of each message.
+    pub bytes: usize,
+    /// Messages that are under way at once.
+    pub window: usize,
+    /// Sources of these.
+    pub sources: Sources,
+    /// Whether threads sleep at once when they have nothing to do.
+    pub sleeps: bool,
+    /// Mode of its NIs, where they are on an xdp net.
+    pub mode: XdpMode,
+    /// Carrier of long messages, where its NIs are on an xdp net.
+    pub carrier: Carrier,
+    /// Frames of a million that its XDP program drops of those that it receives.
+    pub loss_per_million: u32,
+}
+
+impl ThreadedConfig {
+    /// Messages out of one descriptor, or into parts of one.
+    #[must_use]
+    pub const fn new(operation: Operation, bytes: usize, window: usize) -> Self {
+        Self {
+            operation,
+            bytes,
+            window,
+            sources: if matches!(operation, Operation::Get) { Sources::Parts } else { Sources::One },
+            sleeps: false,
+            mode: XdpMode::Auto,
+            carrier: Carrier::Auto,
+            loss_per_million: 0,
+        }
+    }
+}
+
+/// A node of one shard, with an entry that takes and gives messages, and what it starts them from.
 #[derive(Debug)]
 pub struct End {
     arrivals: EventQueue,
     ends: EventQueue,
-    source: MdSpec,
-    /// The descriptors that messages start from in turn: one, as of a program that binds once, or more.
     sources: Vec<Descriptor>,
     target: Target,
-    operation: Operation,
-    /// Puts that may be under way besides those that are.
-    free: usize,
+    config: ThreadedConfig,
+    /// Numbers of the messages that may be under way besides those that are.
+    free: Vec<usize>,
     lnet: Lnet,
 }
 
@@ -48,68 +97,44 @@ impl End {
     ///
     /// # Errors
     /// What the node refused.
-    pub fn open(side: Side<'_>, operation: Operation, bytes: usize, window: usize) -> anyhow::Result<Self> {
-        Self::open_on(side, operation, (bytes, window), &Threads::new())
-    }
-
-    /// Opens an end on such threads.
-    ///
-    /// # Errors
-    /// The errors of [`End::open`].
-    pub fn open_on(
-        side: Side<'_>,
-        operation: Operation,
-        sizes: (usize, usize),
-        threads: &Threads,
-    ) -> anyhow::Result<Self> {
-        Self::open_with(
-            vec![NiConfig::new(side.nid, side.interface)],
-            side.peer.nid,
-            operation,
-            sizes,
-            threads,
-        )
+    pub fn open(side: Side<'_>, config: ThreadedConfig) -> anyhow::Result<Self> {
+        Self::open_with(vec![NiConfig::new(side.nid, side.interface)], side.peer.nid, config)
     }
 
     /// Opens an end with these NIs, and a peer that has this NID.
     ///
     /// # Errors
     /// The errors of [`End::open`].
-    pub fn open_with(
-        nis: Vec<NiConfig>,
-        peer: Nid,
-        operation: Operation,
-        (bytes, window): (usize, usize),
-        threads: &Threads,
-    ) -> anyhow::Result<Self> {
-        let lnet = Lnet::start_on(&NodeConfig::new(nis), threads)?;
+    pub fn open_with(nis: Vec<NiConfig>, peer: Nid, config: ThreadedConfig) -> anyhow::Result<Self> {
+        let ThreadedConfig { operation, bytes, window, sources, .. } = config;
+        ensure!(sources != Sources::Parts || operation == Operation::Get, "an ACK does not tell its part");
+        let nis = nis.into_iter().map(|ni| node::with_carrier(ni, config.mode, config.carrier)).collect();
+        let node_config = NodeConfig::new(nis).frame_loss_per_million(config.loss_per_million);
+        let threads =
+            if config.sleeps { Threads::new().idle(Idle::new(Duration::ZERO)) } else { Threads::new() };
+        let lnet = Lnet::start_on(&node_config, &threads)?;
         let shard = lnet.shard(0)?;
         let arrivals = shard.create_event_queue(EVENT_SLOTS)?;
         let ends = shard.create_event_queue(SOURCES_MAX * LIMITS.unlimited_events)?;
-        let md = |options, queue: &EventQueue| MdSpec {
+        let md = |bytes: usize, options, queue: &EventQueue| MdSpec {
             auto_unlink: false,
             ..MdSpec::new(bytes as u64, Threshold::Infinite, options, queue.handle())
         };
-        let taken = md(operation.served(), &arrivals);
+        let taken = md(bytes, operation.served(), &arrivals);
         shard.attach(&EntrySpec::new(PORTAL, 0), &taken, Buffer::zeroed(bytes))?.detach();
-        let source = md(MdOptions::NONE, &ends);
-        let sources = vec![shard.bind(&source, Buffer::zeroed(bytes))?];
+        let (count, bytes) = match sources {
+            Sources::One => (1, bytes),
+            Sources::Parts => (1, bytes * window),
+            Sources::Each => (window, bytes),
+        };
+        let source = |number: usize| {
+            let source = MdSpec { user_ptr: number as u64, ..md(bytes, MdOptions::NONE, &ends) };
+            anyhow::Ok(shard.bind(&source, Buffer::zeroed(bytes))?)
+        };
+        let sources = (0..count).map(source).collect::<anyhow::Result<_>>()?;
         lnet.open()?;
         let target = Target::new(peer, PORTAL, 0);
-        Ok(Self { arrivals, ends, source, sources, target, operation, free: window, lnet })
-    }
-
-    /// The end with so many descriptors in all, of which the messages start in turn.
-    ///
-    /// # Errors
-    /// The node's refusal.
-    pub fn spread(mut self, sources: usize) -> anyhow::Result<Self> {
-        let shard = self.lnet.shard(0)?;
-        while self.sources.len() < sources {
-            let buffer = Buffer::zeroed(self.source.length_bytes as usize);
-            self.sources.push(shard.bind(&self.source, buffer)?);
-        }
-        Ok(self)
+        Ok(Self { arrivals, ends, sources, target, config, free: (0..window).collect(), lnet })
     }
 
     /// Its node.
@@ -127,8 +152,9 @@ impl End {
         time: Duration,
         each: impl Fn() -> anyhow::Result<()>,
     ) -> anyhow::Result<u64> {
-        let start =
-            |end: &mut Self, number| if end.free > 0 { end.send(number).map(|()| true) } else { Ok(false) };
+        let start = |end: &mut Self, number| {
+            if end.free.is_empty() { Ok(false) } else { end.send(number).map(|()| true) }
+        };
         flood_for(self, time, start, |end| {
             let over = end.take_ends(true)?;
             each()?;
@@ -136,18 +162,32 @@ impl End {
         })
     }
 
-    /// Takes the ends of Puts, and waits for one if that is asked for; how many there were.
+    /// The number of the message that an event is the last one of.
+    fn number(&self, event: &Event) -> usize {
+        match (self.config.sources, event) {
+            (Sources::Parts, Event::Reply { offset_bytes, .. }) => {
+                *offset_bytes as usize / self.config.bytes.max(1)
+            }
+            (Sources::Each, event) => event.user_ptr() as usize,
+            // Any number does.
+            _ => 0,
+        }
+    }
+
+    /// Takes the ends of messages, and waits for one if that is asked for; how many there were.
     fn take_ends(&mut self, wait: bool) -> anyhow::Result<u64> {
         let mut over = 0;
         let mut next = if wait { self.ends.next_blocking(Some(PATIENCE))? } else { self.ends.try_next()? };
-        ensure!(!wait || next.is_some(), "no Put has ended for {PATIENCE:?}");
+        ensure!(!wait || next.is_some(), "no message has ended for {PATIENCE:?}");
         while let Some(queued) = next {
             let event = queued.event;
             ensure!(event.status() == Status::Ok, "a message ended with {:?}", event.status());
-            over += u64::from(event.kind() == self.operation.last_event());
+            if event.kind() == self.config.operation.last_event() {
+                self.free.push(self.number(&event));
+                over += 1;
+            }
             next = self.ends.try_next()?;
         }
-        self.free += over as usize;
         Ok(over)
     }
 
@@ -164,17 +204,16 @@ impl End {
     }
 }
 
-/// Entries that a node of one shard posts a second: one after the other, or by one list.
+/// Entries that a node of one shard posts a second, of so many: one after the other, or by one list.
 ///
 /// # Errors
 /// The node's refusal.
-pub fn posted_per_second(by_list: bool) -> anyhow::Result<f64> {
-    const COUNT: u32 = 100_000;
-    let limits = Limits { match_entries: COUNT, memory_descs: COUNT, events: 2 * COUNT, ..LIMITS };
+pub fn posted_per_second(by_list: bool, count: u32) -> anyhow::Result<f64> {
+    let limits = Limits { match_entries: count, memory_descs: count, events: 2 * count, ..LIMITS };
     let lnet = Lnet::start(&NodeConfig::loopback().limits(limits))?;
-    let queue = lnet.create_event_queue(2 * COUNT)?;
+    let queue = lnet.create_event_queue(2 * count)?;
     let md = MdSpec::new(1, Threshold::Count(1), MdOptions::PUT, queue.handle());
-    let entries = (0..COUNT.into()).map(|number| (EntrySpec::new(PORTAL, number), md, Buffer::zeroed(1)));
+    let entries = (0..count.into()).map(|number| (EntrySpec::new(PORTAL, number), md, Buffer::zeroed(1)));
     let entries: Vec<_> = entries.collect();
     let begun = Instant::now();
     let made = if by_list {
@@ -184,24 +223,27 @@ pub fn posted_per_second(by_list: bool) -> anyhow::Result<f64> {
         entries.into_iter().map(one).collect::<Result<Vec<_>, _>>()?
     };
     let took = begun.elapsed();
-    ensure!(made.len() == COUNT as usize, "{} of {COUNT} entries were made", made.len());
+    ensure!(made.len() == count as usize, "{} of {count} entries were made", made.len());
     made.into_iter().for_each(Entry::detach);
-    Ok(f64::from(COUNT) / took.as_secs_f64())
+    Ok(f64::from(count) / took.as_secs_f64())
 }
 
 impl Endpoint for End {
     fn send(&mut self, number: u64) -> anyhow::Result<()> {
-        if self.free == 0 {
+        if self.free.is_empty() {
             self.take_ends(true)?;
         }
-        self.free = self.free.checked_sub(1).context("more messages are under way than the window holds")?;
-        let source = &self.sources[number as usize % self.sources.len()];
-        let request = match self.operation {
+        let own = self.free.pop().context("more messages are under way than the window holds")?;
+        let source = self.sources.get(own).unwrap_or(&self.sources[0]);
+        let request = match self.config.operation {
             Operation::Put { ack } => {
                 source.put(&self.target, if ack { Ack::Wanted } else { Ack::NotWanted }, number)
             }
             Operation::Get => source.get(&self.target),
         };
+        let bytes = self.config.bytes;
+        let is_part = self.config.sources == Sources::Parts;
+        let request = if is_part { request.part((own * bytes) as u32, bytes as u32) } else { request };
         Ok(request.queue()?)
     }
 

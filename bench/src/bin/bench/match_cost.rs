@@ -24,6 +24,7 @@ use std::time::{Duration, Instant as Clock};
 use anyhow::ensure;
 use clap::Args;
 use lnet_bench::machine::Machine;
+use lnet_bench::options::Report;
 use lnet_bench::random::Random;
 use lnet_core::handle::{EqHandle, ShardId};
 use lnet_core::lnd::{NiId, PrefetchHint, PrefetchHints, RxId, Status, Uplink, Verdict};
@@ -51,18 +52,14 @@ pub(crate) struct Cli {
     /// Entries that the table has room for; at least the number posted.
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1 << 24))]
     capacity: Option<u32>,
-    /// A tenth of the messages.
-    #[arg(long)]
-    quick: bool,
-    /// Print one JSON object instead of the table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    report: Report,
 }
 
 /// Messages of one batch.
 const BATCH: usize = 64;
 /// Messages of one measurement.
-const MESSAGES: usize = 1 << 21;
+const MESSAGES: u64 = 1 << 21;
 /// Turns of one measurement; match and baseline alternate, so that noise of the machine meets both.
 const TURNS: usize = 8;
 const PORTAL: u32 = 4;
@@ -72,7 +69,7 @@ const PORTAL: u32 = 4;
 /// # Errors
 /// Says what failed.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
-    let messages = if cli.quick { MESSAGES / 10 } else { MESSAGES };
+    let messages = cli.report.rounds(MESSAGES) as usize;
     let mut rows = Vec::new();
     for &entries in &cli.entries {
         let capacity = cli.capacity.unwrap_or(entries);
@@ -90,11 +87,8 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     }
     rows.sort_by_key(|row| row.entries);
     let machine = Machine::this();
-    if cli.json {
-        println!("{}", serde_json::to_string_pretty(&json!({"machine": machine, "rows": rows}))?);
-    } else {
-        println!("{}", table(&machine, &rows));
-    }
+    let document = json!({"machine": machine, "rows": rows});
+    cli.report.tell("match-cost.json", &document, &table(&machine, &rows))?;
     Ok(())
 }
 

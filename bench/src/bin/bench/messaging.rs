@@ -8,12 +8,16 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use clap::Args;
+use lnet_bench::figure::{Bound, Check, Figure, checks_table};
 use lnet_bench::link::Side;
+use lnet_bench::measure::{self, gigabits};
 use lnet_bench::messages::Operation;
+use lnet_bench::messaging;
 use lnet_bench::messaging::Offered;
-use lnet_bench::options::{Options, Setup, TURNS};
+use lnet_bench::options::{Options, Setup};
 use lnet_bench::queues::{self, Over};
-use lnet_bench::{measure, messaging, threaded};
+use lnet_bench::threaded::{self, Sources, ThreadedConfig};
+use lnet_user::node::Carrier;
 use serde::Serialize;
 
 /// Measures transfer machines beside the bare LNet messages that they are made of.
@@ -31,6 +35,9 @@ pub(crate) struct Cli {
 
 /// Buffers that are fetched at once.
 const WINDOW: usize = 8;
+/// Carriers of long messages that fetches are measured with, at both ends: what a node chooses, and rings,
+/// which alone send out of registered memory without a copy.
+const CARRIERS: [Carrier; 2] = [Carrier::Auto, Carrier::Rings];
 /// Few transfer machines and many; buffers of each.
 const MACHINES: [u32; 2] = [10, 1000];
 const BUFFERS_EACH: u32 = 100;
@@ -42,38 +49,15 @@ const SPREAD: [(u32, u32); 4] = [(1, 100), (1, 1000), (2, 100), (2, 1000)];
 /// Transfer machines whose messages are counted, on one shard and on two.
 const TALKERS: u32 = 16;
 
-/// A figure beside what it is compared with: that of bare LNet, or of a smaller case. Medians over the turns.
+/// A figure beside what it is compared with: that of bare LNet, or of a smaller case.
 #[derive(Serialize)]
 struct Row {
     name: String,
     unit: &'static str,
-    measured: f64,
+    measured: Figure,
     /// `None`: the bound is for the figure itself.
-    baseline: Option<f64>,
-    #[serde(flatten)]
-    limit: Option<Limit>,
-}
-
-/// The ratio, or the figure, that a row should have.
-#[derive(Serialize, Clone, Copy)]
-struct Limit {
-    bound: f64,
-    bound_is: Bound,
-}
-
-const fn at_most(bound: f64) -> Option<Limit> {
-    Some(Limit { bound, bound_is: Bound::Most })
-}
-
-const fn at_least(bound: f64) -> Option<Limit> {
-    Some(Limit { bound, bound_is: Bound::Least })
-}
-
-#[derive(Serialize, Clone, Copy, PartialEq, Eq)]
-#[serde(rename_all = "lowercase")]
-enum Bound {
-    Most,
-    Least,
+    baseline: Option<Figure>,
+    ratio: Option<Figure>,
 }
 
 #[derive(Serialize)]
@@ -81,25 +65,28 @@ struct Document {
     #[serde(flatten)]
     setup: Setup,
     rows: Vec<Row>,
+    checks: Vec<Check>,
 }
 
 /// The figures of each turn, in the order of the rows: measured, baseline.
 #[derive(Default)]
 struct Figures {
-    round_trip_us: [Vec<f64>; 2],
-    fetches: [Vec<f64>; 2],
-    registered_fetches: Vec<f64>,
-    message_ns: [Vec<f64>; 2],
-    message_to_each_ns: [Vec<f64>; 2],
+    round_trip_us: [Figure; 2],
+    /// Buffers fetched beside Gets, with what nodes choose and by rings.
+    fetches: [[Figure; 2]; CARRIERS.len()],
+    /// Registered buffers, by rings.
+    registered_fetches: Figure,
+    message_ns: [Figure; 2],
+    message_to_each_ns: [Figure; 2],
     /// Messages of one and of the few, each beside Puts by as many event queues.
-    beside_puts_ns: [[Vec<f64>; 2]; 2],
+    beside_puts_ns: [[Figure; 2]; 2],
     /// Additions and ends, by the cases of [`SPREAD`].
-    spread: [[[Vec<f64>; 2]; 2]; SPREAD.len()],
+    spread: [[[Figure; 2]; 2]; SPREAD.len()],
     /// Rates on two shards, and on one.
-    message_rate: [Vec<f64>; 2],
-    local: [Vec<f64>; 2],
-    ring: Vec<f64>,
-    pool: [Vec<f64>; 2],
+    message_rate: [Figure; 2],
+    local: [Figure; 2],
+    ring: Figure,
+    pool: [Figure; 2],
 }
 
 /// Measures, and tells what came of it.
@@ -108,73 +95,86 @@ struct Figures {
 /// Says what failed.
 pub(crate) fn run(Cli { options, bulk }: Cli) -> anyhow::Result<()> {
     let mut figures = Figures::default();
-    options.turns(|| measure(&options, bulk, &mut figures))?;
-    let document = Document { setup: options.setup(), rows: rows(&figures) };
-    options.tell("messaging.json", &document, &table(&document))?;
+    options.report.turns(|| measure(&options, bulk, &mut figures))?;
+    let (mut rows, mut checks) = (Vec::new(), Vec::new());
+    for (row, bound) in self::rows(&figures) {
+        let judged = row.ratio.as_ref().unwrap_or(&row.measured);
+        let name = if row.ratio.is_some() { row.name.clone() } else { format!("{}, {}", row.name, row.unit) };
+        checks.extend(bound.and_then(|bound| Check::new(name, judged.clone(), bound)));
+        rows.push(row);
+    }
+    let document = Document { setup: options.setup(), rows, checks };
+    options.report.tell("messaging.json", &document, &table(&document))?;
     Ok(())
 }
 
 fn measure(options: &Options, bulk: usize, figures: &mut Figures) -> anyhow::Result<()> {
-    let (link, time) = (&options.link, options.time(Duration::from_secs(2)));
-    let (quick, full) = if options.quick { (1, 10) } else { (10, 10) };
-    let part = |count: u32| count * quick / full;
-    let put = Operation::Put { ack: false };
-    let open = |side: Side<'_>| threaded::End::open(side, put, options.size, 1);
+    let (link, time) = (&options.link, options.report.time(Duration::from_secs(2)));
+    let part = |count: u32| options.report.rounds(count.into()) as u32;
+    let put = ThreadedConfig::new(Operation::Put { ack: false }, options.size, 1);
+    let open = |side: Side<'_>| threaded::End::open(side, put);
     let bare = measure::ping(link, open, part(50_000).into(), |_| {})?;
     let through = messaging::ping(link, options.size, part(50_000).into())?;
     for (of, half_ns) in figures.round_trip_us.iter_mut().zip([through, bare]) {
-        of.push(2.0 * half_ns.quantile(0.5) as f64 / 1000.0);
+        of.add(2.0 * half_ns.quantile(0.5) as f64 / 1000.0);
     }
-    let open = |side: Side<'_>| threaded::End::open(side, Operation::Get, bulk, WINDOW);
-    let bare = measure::flood(link, open, time)?.sent_per_second();
-    let through = messaging::fetches_per_second(link, bulk, WINDOW, time, Offered::Ordinary)?;
-    let registered = messaging::fetches_per_second(link, bulk, WINDOW, time, Offered::Registered)?;
-    let gigabits = |rate: f64| rate * bulk as f64 * 8.0 / 1e9;
-    for (of, rate) in figures.fetches.iter_mut().zip([through, bare]) {
-        of.push(gigabits(rate));
+    for (figures, carrier) in figures.fetches.iter_mut().zip(CARRIERS) {
+        // Each buffer that is fetched has a descriptor of its own, so that each Get has one as well.
+        let get = ThreadedConfig::new(Operation::Get, bulk, WINDOW);
+        let get = ThreadedConfig { sources: Sources::Each, carrier, ..get };
+        let open = |side: Side<'_>| threaded::End::open(side, get);
+        let bare = measure::flood(link, open, time)?.sent_per_second();
+        let through = messaging::fetches_per_second(link, bulk, WINDOW, time, (Offered::Ordinary, carrier))?;
+        for (of, rate) in figures.iter_mut().zip([through, bare]) {
+            of.add(gigabits(rate, bulk));
+        }
     }
-    figures.registered_fetches.push(gigabits(registered));
+    let by_rings = (Offered::Registered, Carrier::Rings);
+    let registered = messaging::fetches_per_second(link, bulk, WINDOW, time, by_rings)?;
+    figures.registered_fetches.add(gigabits(registered, bulk));
     let [few, many] = MACHINES;
     for (of, machines) in figures.message_ns.iter_mut().zip([many, few]) {
-        of.push(queues::message_ns(machines, BUFFERS_EACH, few, part(20_000))?);
+        of.add(queues::message_ns(machines, BUFFERS_EACH, few, part(20_000))?);
     }
     for (of, machines) in figures.message_to_each_ns.iter_mut().zip([many, few]) {
-        of.push(queues::message_ns(machines, BUFFERS_EACH, machines, part(20_000))?);
+        of.add(queues::message_ns(machines, BUFFERS_EACH, machines, part(20_000))?);
     }
     for ([of, beside], machines) in figures.beside_puts_ns.iter_mut().zip([1, few]) {
-        of.push(queues::message_ns(machines, IDLE_EACH, machines, part(20_000))?);
-        beside.push(queues::put_ns(machines, part(20_000))?);
+        of.add(queues::message_ns(machines, IDLE_EACH, machines, part(20_000))?);
+        beside.add(queues::put_ns(machines, part(20_000))?);
     }
     for (of, shards) in figures.message_rate.iter_mut().zip([2, 1]) {
-        of.push(queues::messages_per_second(shards, TALKERS, part(20_000).into())? / 1e3);
+        of.add(queues::messages_per_second(shards, TALKERS, part(20_000).into())? / 1e3);
     }
     measure_spread(part(1000), &mut figures.spread)?;
     for (of, is_coloured) in figures.local.iter_mut().zip([true, false]) {
-        of.push(queues::pooled_messages_per_second(is_coloured, part(10_000))? / 1e3);
+        of.add(queues::pooled_messages_per_second(is_coloured, part(10_000))? / 1e3);
     }
     let events = u64::from(part(50_000_000));
-    figures.ring.push(queues::events_through_ring_per_second(events)? / 1e6);
+    figures.ring.add(queues::events_through_ring_per_second(events)? / 1e6);
     for (of, over) in figures.pool.iter_mut().zip([Over::Mem, Over::Loopback]) {
-        of.push(queues::provisions_per_second(over, part(100_000))? / 1e6);
+        of.add(queues::provisions_per_second(over, part(100_000))? / 1e6);
     }
     Ok(())
 }
 
 /// The few are measured anew beside each case: what a machine does changes by the minute.
-fn measure_spread(rounds: u32, figures: &mut [[[Vec<f64>; 2]; 2]; SPREAD.len()]) -> anyhow::Result<()> {
+fn measure_spread(rounds: u32, figures: &mut [[[Figure; 2]; 2]; SPREAD.len()]) -> anyhow::Result<()> {
     for (figures, (shards, many)) in figures.iter_mut().zip(SPREAD) {
         for (which, machines) in [many, MACHINES[0]].into_iter().enumerate() {
             let taken = queues::add_and_end_ns(shards, machines, BUFFERS_EACH, rounds)?;
-            figures.iter_mut().zip(taken).for_each(|(of, ns)| of[which].push(ns));
+            figures.iter_mut().zip(taken).for_each(|(of, ns)| of[which].add(ns));
         }
     }
     Ok(())
 }
 
-fn rows(figures: &Figures) -> Vec<Row> {
+/// The rows, and their bounds.
+fn rows(figures: &Figures) -> Vec<(Row, Option<Bound>)> {
+    use Bound::{AtLeast, AtMost};
     let Figures {
         round_trip_us,
-        fetches,
+        fetches: [fetches, fetches_by_rings],
         registered_fetches,
         message_ns,
         message_to_each_ns,
@@ -185,38 +185,33 @@ fn rows(figures: &Figures) -> Vec<Row> {
         ring,
         pool,
     } = figures;
-    let beside = |name: &str, unit, [of, baseline]: [&[f64]; 2], limit| Row {
-        name: name.to_owned(),
-        unit,
-        measured: median(of),
-        baseline: Some(median(baseline)),
-        limit,
+    let row = |name: &str, unit, measured: &Figure, baseline: Option<&Figure>, bound| {
+        let (name, measured, baseline) = (name.to_owned(), measured.clone(), baseline.cloned());
+        let ratio = baseline.as_ref().map(|baseline| measured.over(baseline));
+        (Row { name, unit, measured, baseline, ratio }, bound)
     };
-    let alone = |name: &str, of, bound| Row {
-        name: name.to_owned(),
-        unit: "million/s",
-        measured: median(of),
-        baseline: None,
-        limit: at_least(bound),
-    };
+    let beside =
+        |name: &str, unit, [of, baseline]: &[Figure; 2], bound| row(name, unit, of, Some(baseline), bound);
+    let alone = |name: &str, of, bound| row(name, "million/s", of, None, Some(AtLeast(bound)));
     let spread = spread.iter().zip(SPREAD).flat_map(|([add, end], (shards, many))| {
         let of = |what, figures| {
             let few = MACHINES[0];
             let name = format!("{what} among {many} / {few} TMs, {shards} shards");
-            beside(&name, "ns", both(figures), at_most(1.25))
+            beside(&name, "ns", figures, Some(AtMost(1.25)))
         };
         [of("addition", add), of("end", end)]
     });
     let mut rows = vec![
-        beside("message, round trip / Put", "us", both(round_trip_us), at_most(1.25)),
-        beside("buffer fetched / Get", "Gbit/s", both(fetches), at_least(0.95)),
-        beside("the same, registered / not", "Gbit/s", [registered_fetches, &fetches[0]], None),
-        beside("message among 100,000 / 1,000 buffers", "ns", both(message_ns), at_most(1.25)),
-        beside("the same, to 1,000 / 10 in turn", "ns", both(message_to_each_ns), None),
-        beside("message of 1 TM / Put, 1 event queue", "ns", both(one_ns), at_most(2.0)),
-        beside("message of 10 TMs / Put, 10 queues", "ns", both(few_ns), at_most(1.0 / 0.7)),
-        beside("messages of 16 TMs, 2 shards / 1", "thousand/s", both(message_rate), None),
-        beside("256 KiB to a pool, by colour / age", "thousand/s", both(local), None),
+        beside("message, round trip / Put", "us", round_trip_us, Some(AtMost(1.25))),
+        beside("buffer fetched / Get", "Gbit/s", fetches, Some(AtLeast(0.95))),
+        beside("buffer fetched / Get, rings", "Gbit/s", fetches_by_rings, Some(AtLeast(0.95))),
+        row("registered / not, rings", "Gbit/s", registered_fetches, Some(&fetches_by_rings[0]), None),
+        beside("message among 100,000 / 1,000 buffers", "ns", message_ns, Some(AtMost(1.25))),
+        beside("the same, to 1,000 / 10 in turn", "ns", message_to_each_ns, None),
+        beside("message of 1 TM / Put, 1 event queue", "ns", one_ns, Some(AtMost(2.0))),
+        beside("message of 10 TMs / Put, 10 queues", "ns", few_ns, Some(AtMost(1.0 / 0.7))),
+        beside("messages of 16 TMs, 2 shards / 1", "thousand/s", message_rate, None),
+        beside("256 KiB to a pool, by colour / age", "thousand/s", local, None),
         alone("events through the ring", ring, 50.0),
         alone("buffers provisioned, mem", &pool[0], 1.0),
         alone("buffers provisioned, lnet", &pool[1], 1.0),
@@ -225,39 +220,25 @@ fn rows(figures: &Figures) -> Vec<Row> {
     rows
 }
 
-/// The figures of a row and of what it is compared with.
-fn both(of: &[Vec<f64>; 2]) -> [&[f64]; 2] {
-    of.each_ref().map(Vec::as_slice)
-}
-
-fn median(figures: &[f64]) -> f64 {
-    let mut sorted = figures.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
-}
-
 fn table(document: &Document) -> String {
     let Setup { machine, mode, mtu_bytes, size_bytes } = &document.setup;
     let mode = if mode.is_empty() { "of threaded nodes" } else { mode };
     let mut text = format!(
-        "{machine}\n\nmessages of {size_bytes} bytes, MTU {mtu_bytes}, mode {mode}: median of {TURNS} turns\n\
-         {:<40}{:>10}{:>10}{:>8}{:>10}\n",
-        "", "measured", "beside", "ratio", "bound"
+        "{machine}\n\nmessages of {size_bytes} bytes, MTU {mtu_bytes}, mode {mode}: medians of the turns\n\
+         {:<50}{:>10}{:>22}{:>10}{:>22}{:>8}{:>16}\n",
+        "", "measured", "(range)", "beside", "(range)", "ratio", "(range)"
     );
-    for Row { name, unit, measured, baseline, limit } in &document.rows {
-        let bound = limit.map_or("-".to_owned(), |Limit { bound, bound_is }| {
-            format!("{} {bound:.2}", if bound_is == Bound::Most { "<=" } else { ">=" })
-        });
-        let cell = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.2}"));
-        let ratio = baseline.map(|baseline| measured / baseline);
+    for Row { name, unit, measured, baseline, ratio } in &document.rows {
+        let cells = |of: Option<&Figure>| {
+            of.map_or_else(|| ["-", "-"].map(str::to_owned), |of| [of.cell(2), of.range_cell(2)])
+        };
+        let [[measured, range], [beside, beside_range], [ratio, ratios]] =
+            [cells(Some(measured)), cells(baseline.as_ref()), cells(ratio.as_ref())];
         let _ = writeln!(
             text,
-            "{:<40}{measured:>10.2}{:>10}{:>8}{:>10}",
+            "{:<50}{measured:>10}{range:>22}{beside:>10}{beside_range:>22}{ratio:>8}{ratios:>16}",
             format!("{name}, {unit}"),
-            cell(*baseline),
-            cell(ratio),
-            bound,
         );
     }
-    text.trim_end().to_owned()
+    text + &checks_table(&document.checks)
 }

@@ -5,13 +5,16 @@
 //! choose, and without. What a Put costs more then is the choice, and the look-ups of other NIs' credits that
 //! belong to it. A figure is the least of some rounds: what a busy machine adds is no part of it.
 
+use std::fmt::Write as _;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::{Duration, Instant as Clock};
 
 use anyhow::ensure;
 use clap::Args;
+use lnet_bench::figure::Figure;
 use lnet_bench::machine::Machine;
+use lnet_bench::options::Report;
 use lnet_core::handle::{EqHandle, ShardId};
 use lnet_core::lnd::{NiId, Status, Uplink};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -21,7 +24,7 @@ use lnet_core::topology::{HEALTH_MAX, LocalNi, PeerMap, PeerNid, PeerView, Topol
 use lnet_core::{Limits, Shard, ShardConfig};
 use lnet_wire::nid::Net;
 use lnet_wire::{Nid, ProcessId};
-use serde_json::json;
+use serde::Serialize;
 
 const ROUNDS: u32 = 30;
 
@@ -29,12 +32,8 @@ const ROUNDS: u32 = 30;
 #[derive(Debug, Args)]
 #[command(after_help = "Example: cargo xtask bench --paths")]
 pub(crate) struct Cli {
-    /// A tenth of the messages.
-    #[arg(long)]
-    quick: bool,
-    /// Print one JSON object instead of the table.
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    report: Report,
 }
 
 struct Source {
@@ -112,40 +111,60 @@ impl Source {
     }
 }
 
+/// Costs of a Put, in nanoseconds.
+#[derive(Serialize)]
+struct Row {
+    nis: u8,
+    peer_known: bool,
+    /// With a source that is given, and with one that is chosen.
+    given_ns: Figure,
+    chosen_ns: Figure,
+    /// Addition of the choice, in each round.
+    choice_ns: Figure,
+}
+
+#[derive(Serialize)]
+struct Document {
+    machine: Machine,
+    rows: Vec<Row>,
+}
+
 /// Measures, and tells what came of it.
 ///
 /// # Errors
 /// Says what failed.
-pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
-    let puts = if cli.quick { 2_000 } else { 20_000 };
-    let kinds = [(1, false), (1, true), (4, true), (16, true)];
-    let both = |(nis, knows_peer)| {
-        let source = |names_source| Source::new(nis, knows_peer, names_source);
-        Ok([source(true)?, source(false)?])
-    };
-    let mut sources = kinds.into_iter().map(both).collect::<anyhow::Result<Vec<_>>>()?;
-    let mut least = kinds.map(|_| [f64::MAX; 2]);
+pub(crate) fn run(Cli { report }: Cli) -> anyhow::Result<()> {
+    let puts = report.rounds(20_000) as u32;
+    let mut cases = Vec::new();
+    for (nis, peer_known) in [(1, false), (1, true), (4, true), (16, true)] {
+        let [given_ns, chosen_ns, choice_ns] = [(); 3].map(|()| Figure::default());
+        let sources = [Source::new(nis, peer_known, true)?, Source::new(nis, peer_known, false)?];
+        cases.push((sources, Row { nis, peer_known, given_ns, chosen_ns, choice_ns }));
+    }
     // Sources take turns, so that noise of the machine meets all.
     for _ in 0..ROUNDS {
-        for (source, least) in sources.iter_mut().flatten().zip(least.as_flattened_mut()) {
-            *least = least.min(source.cost_ns(puts)?);
+        for ([given, chosen], row) in &mut cases {
+            let (given_ns, chosen_ns) = (given.cost_ns(puts)?, chosen.cost_ns(puts)?);
+            row.given_ns.add(given_ns);
+            row.chosen_ns.add(chosen_ns);
+            row.choice_ns.add(chosen_ns - given_ns);
         }
     }
-    let rows = kinds.into_iter().zip(least);
-    let rows: Vec<_> = rows.map(|((nis, knows), [given, chosen])| (nis, knows, given, chosen)).collect();
-    if cli.json {
-        let rows = rows.iter().map(|(nis, knows, given, chosen)| {
-            json!({ "nis": nis, "peer_known": knows, "given_ns": given, "chosen_ns": chosen })
-        });
-        let rows: Vec<_> = rows.collect();
-        println!("{}", json!({ "machine": Machine::this(), "rows": rows }));
-        return Ok(());
-    }
-    println!("{}\n", Machine::this());
-    println!("{:<28}{:>12}{:>12}{:>12}", "NIs at either end", "given, ns", "chosen, ns", "choice, ns");
-    for (nis, knows_peer, given, chosen) in rows {
-        let name = format!("{nis}, peer {}", if knows_peer { "discovered" } else { "not known" });
-        println!("{name:<28}{given:>12.0}{chosen:>12.0}{:>12.0}", chosen - given);
-    }
+    let rows = cases.into_iter().map(|(_, row)| row).collect();
+    let document = Document { machine: Machine::this(), rows };
+    report.tell("paths.json", &document, &table(&document))?;
     Ok(())
+}
+
+fn table(document: &Document) -> String {
+    let mut text = format!(
+        "{}\n\n{:<28}{:>24}{:>24}{:>24}\n",
+        document.machine, "NIs at either end", "given, ns", "chosen, ns", "choice, ns"
+    );
+    for Row { nis, peer_known, given_ns, chosen_ns, choice_ns } in &document.rows {
+        let name = format!("{nis}, peer {}", if *peer_known { "discovered" } else { "not known" });
+        let [given, chosen, choice] = [given_ns, chosen_ns, choice_ns].map(|of| of.cells(0));
+        let _ = writeln!(text, "{name:<28}{given:>24}{chosen:>24}{choice:>24}");
+    }
+    text + "\nmedians of the rounds, and their ranges"
 }

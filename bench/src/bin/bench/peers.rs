@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use clap::Args;
+use lnet_bench::figure::Figure;
 use lnet_bench::options::{Options, Setup};
 use lnet_bench::played::{self, Peers};
 use lnet_bench::{measure::PATIENCE, node};
@@ -56,12 +57,12 @@ struct Row {
     ack: bool,
     peers: u32,
     /// CPU time of the sending thread a Put, in turns of its shard.
-    sender_ns: f64,
-    puts_per_second: f64,
-    /// Frames that were sent again, for each that was sent.
-    resent: f64,
+    sender_us: Figure,
+    puts_per_second: Figure,
+    /// Frames that were sent again, for a hundred that were sent.
+    resent_percent: Figure,
     /// Sessions asked for, for each Put.
-    handshakes: f64,
+    handshakes: Figure,
 }
 
 #[derive(Serialize)]
@@ -84,14 +85,33 @@ pub(crate) fn run(Cli { options, peers, only, ack, mode }: Cli) -> anyhow::Resul
     let mut measured = Vec::new();
     for mode in modes {
         for ack in ack.map_or_else(|| vec![false, true], |ack| vec![ack]) {
-            for &count in &counts {
-                eprintln!("{count} peers, {mode}, {} ACK", if ack { "with" } else { "without" });
-                measured.push(measure(&options, mode, ack, count)?);
-            }
+            let row = |&peers: &u32| {
+                let [sender_us, puts_per_second, resent_percent, handshakes] =
+                    [(); 4].map(|()| Figure::default());
+                let mode_told = String::new();
+                let row = Row {
+                    mode: mode_told,
+                    ack,
+                    peers,
+                    sender_us,
+                    puts_per_second,
+                    resent_percent,
+                    handshakes,
+                };
+                (mode, row)
+            };
+            measured.extend(counts.iter().map(row));
         }
     }
+    options.report.turns(|| {
+        measured.iter_mut().try_for_each(|(mode, row)| {
+            eprintln!("{} peers, {mode}, {} ACK", row.peers, if row.ack { "with" } else { "without" });
+            measure(&options, *mode, row)
+        })
+    })?;
+    let measured = measured.into_iter().map(|(_, row)| row).collect();
     let document = Document { setup: options.setup(), measured };
-    options.tell("peers.json", &document, &table(&document))?;
+    options.report.tell("peers.json", &document, &table(&document))?;
     Ok(())
 }
 
@@ -99,29 +119,40 @@ fn table(document: &Document) -> String {
     let Setup { machine, mtu_bytes, size_bytes, .. } = &document.setup;
     let mut text = format!(
         "{machine}\n{size_bytes} bytes, MTU {mtu_bytes}, {WINDOW} Puts under way, to each peer in turn; the sender's CPU \
-         time a Put\n\n{:<10}{:<5}{:>8}{:>14}{:>12}{:>12}{:>14}\n",
-        "mode", "ACK", "peers", "sender us/Put", "Puts/s", "sent again", "HELLOs/Put"
+         time a Put; medians of the turns\n\n{:<10}{:<5}{:>8}{:>14}{:>18}{:>12}{:>24}{:>14}{:>12}\n",
+        "mode",
+        "ACK",
+        "peers",
+        "sender us/Put",
+        "(range)",
+        "Puts/s",
+        "(range)",
+        "sent again, %",
+        "HELLOs/Put"
     );
     for row in &document.measured {
         let _ = writeln!(
             text,
-            "{:<10}{:<5}{:>8}{:>14.2}{:>12.0}{:>11.2}%{:>14.4}",
+            "{:<10}{:<5}{:>8}{:>14}{:>18}{:>12}{:>24}{:>14}{:>12}",
             row.mode,
             if row.ack { "yes" } else { "no" },
             row.peers,
-            row.sender_ns / 1000.0,
-            row.puts_per_second,
-            row.resent * 100.0,
-            row.handshakes
+            row.sender_us.cell(2),
+            row.sender_us.range_cell(2),
+            row.puts_per_second.cell(0),
+            row.puts_per_second.range_cell(0),
+            row.resent_percent.cell(2),
+            row.handshakes.cell(4)
         );
     }
     text
 }
 
-/// Puts to so many peers in turn.
-fn measure(options: &Options, mode: XdpMode, ack: bool, count: u32) -> anyhow::Result<Row> {
+/// Puts to so many peers in turn; adds what a turn has found.
+fn measure(options: &Options, mode: XdpMode, row: &mut Row) -> anyhow::Result<()> {
+    let (ack, count) = (row.ack, row.peers);
     let messages = (2 * WINDOW as u32).div_ceil(count).max(8);
-    let time = options.time(Duration::from_secs(2));
+    let time = options.report.time(Duration::from_secs(1));
     options.link.pair(
         |ready, stop| {
             let mut peers = Peers::open(count, messages, DEFAULT_PORT)?;
@@ -142,15 +173,12 @@ fn measure(options: &Options, mode: XdpMode, ack: bool, count: u32) -> anyhow::R
             let (turns, elapsed) = (sender.turns - turns_before, begun.elapsed());
             let [frames, resent, hellos] = sender.counts().map(|after| after as f64);
             let [frames_before, resent_before, hellos_before] = before.map(|before| before as f64);
-            Ok(Row {
-                mode: sender.node.mode().to_string(),
-                ack,
-                peers: count,
-                sender_ns: turns.as_nanos() as f64 / puts,
-                puts_per_second: puts / elapsed.as_secs_f64(),
-                resent: (resent - resent_before) / (frames - frames_before),
-                handshakes: (hellos - hellos_before) / puts,
-            })
+            row.mode = sender.node.mode().to_string();
+            row.sender_us.add(turns.as_secs_f64() * 1e6 / puts);
+            row.puts_per_second.add(puts / elapsed.as_secs_f64());
+            row.resent_percent.add(100.0 * (resent - resent_before) / (frames - frames_before));
+            row.handshakes.add((hellos - hellos_before) / puts);
+            Ok(())
         },
     )
 }

@@ -6,10 +6,11 @@
 use std::time::Duration;
 
 use clap::Args;
+use lnet_bench::figure::Figure;
 use lnet_bench::link::Side;
 use lnet_bench::measure;
 use lnet_bench::messages::{End, EndConfig};
-use lnet_bench::options::{Options, Setup, TURNS};
+use lnet_bench::options::{Options, Setup};
 use serde::Serialize;
 
 /// Measures the rate of Puts with 1 and with many exact entries posted.
@@ -25,14 +26,15 @@ pub(crate) struct Cli {
     posted: u32,
 }
 
-/// Puts a second, by turn.
+/// Puts a second.
 #[derive(Serialize)]
 struct Rates {
     #[serde(flatten)]
     setup: Setup,
     posted: u32,
-    with_one: Vec<f64>,
-    with_all: Vec<f64>,
+    with_one: Figure,
+    with_all: Figure,
+    ratio: Figure,
 }
 
 /// Measures, and tells what came of it.
@@ -40,33 +42,29 @@ struct Rates {
 /// # Errors
 /// Says what failed.
 pub(crate) fn run(Cli { options, posted }: Cli) -> anyhow::Result<()> {
-    let (mut with_one, mut with_all) = (Vec::new(), Vec::new());
-    options.turns(|| {
-        with_one.push(measure(&options, 1)?);
-        with_all.push(measure(&options, posted)?);
+    let (mut with_one, mut with_all) = (Figure::default(), Figure::default());
+    options.report.turns(|| {
+        with_one.add(measure(&options, 1)?);
+        with_all.add(measure(&options, posted)?);
         Ok(())
     })?;
-    let rates = Rates { setup: options.setup(), posted, with_one, with_all };
-    options.tell("posted.json", &rates, &table(&rates))?;
+    let ratio = with_all.over(&with_one);
+    let rates = Rates { setup: options.setup(), posted, with_one, with_all, ratio };
+    options.report.tell("posted.json", &rates, &table(&rates))?;
     Ok(())
 }
 
 fn table(rates: &Rates) -> String {
     let Setup { machine, mode, mtu_bytes, size_bytes } = &rates.setup;
-    let (one, all) = (median(&rates.with_one), median(&rates.with_all));
     format!(
-        "{machine}\n{size_bytes} bytes, MTU {mtu_bytes}, mode {mode}: Puts received a second, median of {TURNS} \
-         turns\n\n{:>10} entry posted   {one:>12.0}\n{:>10} entries posted {all:>12.0}   ratio {:.2}",
+        "{machine}\n{size_bytes} bytes, MTU {mtu_bytes}, mode {mode}: Puts received a second, median of the \
+         turns (range)\n\n{:>10} entry posted   {}\n{:>10} entries posted {}   ratio {}",
         1,
+        rates.with_one.cells(0),
         rates.posted,
-        all / one
+        rates.with_all.cells(0),
+        rates.ratio.cells(2)
     )
-}
-
-fn median(rates: &[f64]) -> f64 {
-    let mut sorted = rates.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    sorted[sorted.len() / 2]
 }
 
 /// Puts received a second with so many entries posted, match bits at random.
@@ -81,5 +79,5 @@ fn measure(options: &Options, posted: u32) -> anyhow::Result<f64> {
         };
         End::open(side, config)
     };
-    Ok(measure::flood(link, open, options.time(Duration::from_secs(1)))?.received_per_second())
+    Ok(measure::flood(link, open, options.report.time(Duration::from_secs(1)))?.received_per_second())
 }

@@ -11,14 +11,15 @@ use std::time::{Duration, Instant};
 use anyhow::{anyhow, ensure};
 use clap::Args;
 use lnet_admin::{Control, ControlOptions};
+use lnet_bench::figure::{Bound, Check, Figure, checks_table};
 use lnet_bench::link::{Side, enter};
 use lnet_bench::measure::{Endpoint, PATIENCE};
 use lnet_bench::messages::Operation;
 use lnet_bench::options::{Options, Setup};
-use lnet_bench::threaded::End;
+use lnet_bench::threaded::{End, ThreadedConfig};
 use lnet_control::server::Handler;
 use lnet_load::Distribution;
-use lnet_user::api::{Lnet, Threads};
+use lnet_user::api::Lnet;
 use lnet_user::node::NiConfig;
 use lnet_wire::{Global, Nid};
 use lnet_xdp::bpf::Faults;
@@ -49,6 +50,11 @@ pub(crate) struct Cli {
 /// Messages that are under way at once.
 const WINDOW: usize = 64;
 const PUT: Operation = Operation::Put { ack: true };
+/// The longest time without the end of a Put, with the default timeouts.
+const FAILOVER_MS: f64 = 2000.0;
+/// Time that Puts go before a rail is cut, and that it is cut: longer than none may end.
+const BEFORE_CUT: Duration = Duration::from_millis(500);
+const CUT: Duration = Duration::from_secs(3);
 /// Bytes of the Put whose cost is measured one at a time.
 const SMALL_BYTES: usize = 64;
 /// All frames, of a million.
@@ -62,10 +68,10 @@ const TICK: Duration = Duration::from_millis(1);
 #[derive(Serialize)]
 struct Row {
     name: &'static str,
-    /// Puts with ACK, in the median turn.
-    per_second: f64,
+    /// Puts with ACK.
+    per_second: Figure,
     /// Percent of them that left by each of the NIs.
-    shares: [f64; 2],
+    shares: [Figure; 2],
 }
 
 #[derive(Serialize)]
@@ -73,14 +79,10 @@ struct Document {
     #[serde(flatten)]
     setup: Setup,
     rows: Vec<Row>,
-    /// Both rails over the better one; at least 1.6 is the aim where each rail has a CPU of its own.
-    rate_ratio: f64,
-    /// The longest time in which no Put ended while the first rail dropped everything; 2 s at most is the
-    /// aim.
-    failover_ms: f64,
     /// Half round trip p50 of a Put of 64 bytes, between nodes that do not discover each other and nodes that
     /// have.
-    half_round_trip_ns: [u64; 2],
+    half_round_trip_us: [Figure; 2],
+    checks: Vec<Check>,
 }
 
 /// What the sending end has found.
@@ -107,7 +109,7 @@ impl Cli {
         let bytes = self.options.size;
         let open = |is_near| {
             let (nis, peer) = self.end(is_near, rails);
-            End::open_with(nis, peer, PUT, (bytes, WINDOW), &Threads::new())
+            End::open_with(nis, peer, ThreadedConfig::new(PUT, bytes, WINDOW))
         };
         self.options.link.pair(
             |ready, stop| {
@@ -135,25 +137,25 @@ impl Cli {
 
     /// Has XDP drop everything on the first rail, in both directions, under load: the longest time in which
     /// no Put ended.
-    fn failover(&self, time: Duration) -> anyhow::Result<Duration> {
+    fn failover(&self) -> anyhow::Result<Duration> {
         let ended = AtomicU64::new(0);
         std::thread::scope(|scope| {
-            let watcher = scope.spawn(|| self.cut_and_watch(time, &ended));
-            let carried = self.carry([true; 2], 4 * time, &ended);
+            let watcher = scope.spawn(|| self.cut_and_watch(&ended));
+            let carried = self.carry([true; 2], 2 * BEFORE_CUT + CUT, &ended);
             let longest = watcher.join().map_err(|_| anyhow!("the thread that cuts the rail panicked"))?;
             carried?;
             longest
         })
     }
 
-    fn cut_and_watch(&self, time: Duration, ended: &AtomicU64) -> anyhow::Result<Duration> {
+    fn cut_and_watch(&self, ended: &AtomicU64) -> anyhow::Result<Duration> {
         let link = &self.options.link;
         let (count, begun) = (|| ended.load(Ordering::Relaxed), Instant::now());
         while count() == 0 {
             ensure!(begun.elapsed() < PATIENCE, "no Put has ended for {PATIENCE:?}");
             std::thread::sleep(TICK);
         }
-        std::thread::sleep(time);
+        std::thread::sleep(BEFORE_CUT);
         let ends = [(&link.netns_a, &link.interface_a), (&link.netns_b, &link.interface_b)];
         let mut rules = Vec::new();
         for (netns, interface) in ends {
@@ -162,7 +164,7 @@ impl Cli {
         }
         rules.iter_mut().try_for_each(|faults| faults.set_loss(ALL))?;
         let (begun, mut last, mut longest) = (Instant::now(), (Instant::now(), count()), Duration::ZERO);
-        while begun.elapsed() < 2 * time {
+        while begun.elapsed() < CUT {
             std::thread::sleep(TICK);
             longest = longest.max(last.0.elapsed());
             if count() > last.1 {
@@ -176,7 +178,8 @@ impl Cli {
     /// Half round trips of small Puts between nodes of one NI that discover each other, or do not.
     fn small(&self, discovers: bool, count: u64) -> anyhow::Result<Distribution> {
         let open = |side: Side<'_>| {
-            let end = End::open(side, Operation::Put { ack: false }, SMALL_BYTES, WINDOW)?;
+            let put = ThreadedConfig::new(Operation::Put { ack: false }, SMALL_BYTES, WINDOW);
+            let end = End::open(side, put)?;
             end.lnet().set(Global::Discovery, discovers.into())?;
             anyhow::Ok(end)
         };
@@ -222,69 +225,74 @@ fn sent(lnet: &Lnet) -> anyhow::Result<Vec<u64>> {
     Ok(nis.map(|ni| ni.traffic.sent.put).collect())
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
-}
-
 /// Measures, and tells what came of it.
 ///
 /// # Errors
 /// Says what failed.
 pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
-    let options = &cli.options;
-    let time = options.time(Duration::from_secs(2));
-    let pings = if options.quick { 2_000 } else { 20_000 };
-    let mut rates = SUBJECTS.map(|_| Vec::new());
-    let mut counts = SUBJECTS.map(|_| [0, 0]);
-    let mut small = [(); 2].map(|()| Distribution::measured());
-    options.turns(|| {
-        for (number, rails) in RAILS.into_iter().enumerate() {
+    let (options, report) = (&cli.options, &cli.options.report);
+    let (time, pings) = (report.time(Duration::from_secs(2)), report.rounds(20_000));
+    let figures = || [Figure::default(), Figure::default()];
+    let row = |name| Row { name, per_second: Figure::default(), shares: figures() };
+    let (mut rows, mut half_us) = (SUBJECTS.map(row), figures());
+    let (mut over_better, mut failover_ms) = (Figure::default(), Figure::default());
+    report.turns(|| {
+        let mut rates = [0.0; SUBJECTS.len()];
+        for ((rails, row), rate) in RAILS.into_iter().zip(&mut rows).zip(&mut rates) {
             let carried = cli.carry(rails, time, &AtomicU64::new(0))?;
-            rates[number].push(carried.per_second);
-            let used = (0..2).filter(|rail| rails[*rail]);
-            used.zip(carried.by_ni).for_each(|(rail, count)| counts[number][rail] += count);
+            *rate = carried.per_second;
+            row.per_second.add(carried.per_second);
+            let all: u64 = carried.by_ni.iter().sum();
+            let mut by_ni = carried.by_ni.iter();
+            for (is_used, share) in rails.into_iter().zip(&mut row.shares) {
+                let count = if is_used { by_ni.next() } else { None };
+                share.add(count.map(|count| 100.0 * *count as f64 / all as f64));
+            }
         }
-        for (half_ns, discovers) in small.iter_mut().zip([false, true]) {
-            half_ns.merge(&cli.small(discovers, pings)?);
+        let [first, second, both] = rates;
+        over_better.add(both / first.max(second));
+        for (half_us, discovers) in half_us.iter_mut().zip([false, true]) {
+            half_us.add(cli.small(discovers, pings)?.quantile(0.5) as f64 / 1e3);
         }
+        failover_ms.add(cli.failover()?.as_secs_f64() * 1e3);
         Ok(())
     })?;
-    let failover = cli.failover(Duration::from_secs(1))?;
-    let row = |(number, rates): (usize, Vec<f64>)| {
-        let all: u64 = counts[number].iter().sum();
-        let shares = counts[number].map(|count| 100.0 * count as f64 / all as f64);
-        Row { name: SUBJECTS[number], per_second: median(rates), shares }
-    };
-    let rows: Vec<_> = rates.into_iter().enumerate().map(row).collect();
-    let rate_ratio = rows[2].per_second / rows[0].per_second.max(rows[1].per_second);
+    let checks = [
+        Check::new("both rails / the better one, Puts a second", over_better, Bound::AtLeast(0.95)),
+        Check::new(
+            "first rail drops everything: no Put ended for, ms",
+            failover_ms,
+            Bound::AtMost(FAILOVER_MS),
+        ),
+    ];
     let document = Document {
         setup: options.setup(),
-        rows,
-        rate_ratio,
-        failover_ms: failover.as_secs_f64() * 1000.0,
-        half_round_trip_ns: small.map(|half_ns| half_ns.quantile(0.5)),
+        rows: rows.into(),
+        half_round_trip_us: half_us,
+        checks: checks.into_iter().flatten().collect(),
     };
-    options.tell("rails.json", &document, &table(&document))?;
+    report.tell("rails.json", &document, &table(&document))?;
     Ok(())
 }
 
 fn table(document: &Document) -> String {
     let Setup { machine, mtu_bytes, size_bytes, .. } = &document.setup;
     let mut text = format!(
-        "{machine}\n\nPuts of {size_bytes} bytes with ACK, {WINDOW} at once, MTU {mtu_bytes}, threaded nodes\n{:<12}{:>12}{:>10}{:>10}\n",
-        "", "a second", "rail 1 %", "rail 2 %"
+        "{machine}\n\nPuts of {size_bytes} bytes with ACK, {WINDOW} at once, MTU {mtu_bytes}, threaded nodes of one \
+         shard\n{:<12}{:>12}{:>24}{:>22}{:>22}\n",
+        "", "a second", "(range)", "rail 1 %", "rail 2 %"
     );
-    for Row { name, per_second, shares } in &document.rows {
-        let _ = writeln!(text, "{name:<12}{per_second:>12.0}{:>10.1}{:>10.1}", shares[0], shares[1]);
+    for Row { name, per_second, shares: [first, second] } in &document.rows {
+        let (rate, range) = (per_second.cell(0), per_second.range_cell(0));
+        let _ =
+            writeln!(text, "{name:<12}{rate:>12}{range:>24}{:>22}{:>22}", first.cells(1), second.cells(1));
     }
-    let [unknown, known] = document.half_round_trip_ns.map(|ns| ns as f64 / 1000.0);
+    let [unknown, known] = document.half_round_trip_us.each_ref().map(|half_us| half_us.cells(2));
     let _ = write!(
         text,
-        "\nboth / the better one: {:.2} (aim: at least 1.6 where each rail has CPUs of its own), shares 45 to 55 %\n\
-         first rail drops everything: no Put ended for {:.0} ms at most (aim: 2000, with the default timeouts)\n\
-         Put of {SMALL_BYTES} bytes, half a round trip: {unknown:.2} us to a peer that is not discovered, {known:.2} us to one that is",
-        document.rate_ratio, document.failover_ms
+        "\nPut of {SMALL_BYTES} bytes, half a round trip: {unknown} us to a peer that is not discovered, {known} us to one \
+         that is\n{}",
+        checks_table(&document.checks)
     );
     text
 }

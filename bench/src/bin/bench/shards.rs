@@ -3,13 +3,12 @@
 //!
 //! `cargo xtask bench --shards` makes the namespaces and calls this.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, anyhow, ensure};
 use clap::Args;
-use lnet_bench::link::{Link, Side, enter};
+use lnet_bench::figure::{Bound, Check, Figure, checks_table};
+use lnet_bench::link::{Side, wait_until};
 use lnet_bench::measure::PATIENCE;
 use lnet_bench::options::{Options, Setup};
 use lnet_core::event::EventKind;
@@ -24,8 +23,6 @@ use lnet_user::runtime::{Home, Steering, entry_home};
 use lnet_wire::ProcessId;
 use lnet_wire::steer::{PORTALS, Policy, Spread};
 use serde::Serialize;
-
-use super::reactors::{middle, sorted};
 
 /// Measures nodes with several shards beside nodes with one.
 #[derive(Debug, Args)]
@@ -49,7 +46,7 @@ const MANY: usize = 64;
 /// Places of an event queue, and the events that a descriptor may have under way.
 const EVENT_SLOTS: u32 = 1 << 10;
 /// The most that a Put may take with two shards, and the least that sixteen pass, beside one.
-const AIMS: [f64; 2] = [1.5, 0.7];
+const AIMS: [Bound; 2] = [Bound::AtMost(1.5), Bound::AtLeast(0.7)];
 
 /// Which shards of the sender Puts start from, and who waits for their ACKs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -76,30 +73,27 @@ const SUBJECTS: [(&str, Waits, usize); 6] = [
 struct Row {
     name: &'static str,
     shards: u32,
-    /// Medians of the turns: time of a Put, by its quantiles, and how many end in a second.
-    p50_us: f64,
-    p99_us: f64,
-    per_second: f64,
-    /// The p50, or for many at once the rate, beside that of the first number of shards: the median of the
-    /// turns, and all of them by size.
-    ratio: f64,
-    ratios: Vec<f64>,
+    /// Time of a Put that is alone, by its quantiles, and how many end in a second.
+    p50_us: Figure,
+    p99_us: Figure,
+    per_second: Figure,
+    /// The p50, or for many at once the rate, beside that of the first number of shards, in each turn.
+    ratio: Figure,
 }
 
 #[derive(Serialize)]
 struct Document {
     #[serde(flatten)]
     setup: Setup,
-    /// The most that a Put is to take with two shards, and the least that sixteen are to pass, beside one.
-    aims: [f64; 2],
     rows: Vec<Row>,
+    checks: Vec<Check>,
 }
 
 /// Findings of one turn.
 #[derive(Clone, Copy, Default, Debug)]
 struct Found {
-    p50_us: f64,
-    p99_us: f64,
+    /// The p50 and p99 of Puts that are alone.
+    alone_us: Option<[f64; 2]>,
     per_second: f64,
 }
 
@@ -117,43 +111,45 @@ struct Sender {
 /// # Errors
 /// Says what failed.
 pub(crate) fn run(Cli { options, counts, only }: Cli) -> anyhow::Result<()> {
-    let time = options.time(Duration::from_secs(2));
+    let time = options.report.time(Duration::from_secs(2));
     let is_wanted = |name: &str| only.is_empty() || only.iter().any(|word| name.contains(&**word));
     let cases: Vec<_> = SUBJECTS
         .into_iter()
         .filter(|(name, ..)| is_wanted(name))
         .flat_map(|subject| counts.iter().map(move |count| (subject, *count)))
         .collect();
-    let mut turns: Vec<Vec<Found>> = cases.iter().map(|_| Vec::new()).collect();
-    options.turns(|| {
-        for (((_, waits, window), shards), turns) in cases.iter().zip(&mut turns) {
-            turns.push(measure(&options, *waits, *window, *shards, time)?);
+    let mut turns: Vec<[Figure; 3]> = cases.iter().map(|_| Default::default()).collect();
+    options.report.turns(|| {
+        for (((_, waits, window), shards), [p50_us, p99_us, per_second]) in cases.iter().zip(&mut turns) {
+            let found = measure(&options, *waits, *window, *shards, time)?;
+            p50_us.add(found.alone_us.map(|[p50, _]| p50));
+            p99_us.add(found.alone_us.map(|[_, p99]| p99));
+            per_second.add(found.per_second);
         }
         Ok(())
     })?;
-    let rows = cases.iter().enumerate().map(|(index, ((name, _, window), shards))| {
+    let (mut rows, mut checks) = (Vec::new(), Vec::new());
+    for (index, ((name, _, window), shards)) in cases.iter().enumerate() {
         let (own, first) = (&turns[index], &turns[index - index % counts.len()]);
-        let ratio = |(own, first): (&Found, &Found)| match window {
-            1 => own.p50_us / first.p50_us,
-            _ => own.per_second / first.per_second,
+        let of = if *window == 1 { 0 } else { 2 };
+        let ratio = own[of].over(&first[of]);
+        let bound = match (window, shards) {
+            (1, 2) => Some(AIMS[0]),
+            (&MANY, 16) => Some(AIMS[1]),
+            _ => None,
         };
-        let ratios = sorted(own.iter().zip(first).map(ratio));
-        let of = |value: fn(&Found) -> f64| middle(&sorted(own.iter().map(value)));
-        Row {
-            name,
-            shards: *shards,
-            p50_us: of(|found| found.p50_us),
-            p99_us: of(|found| found.p99_us),
-            per_second: of(|found| found.per_second),
-            ratio: middle(&ratios),
-            ratios,
-        }
-    });
-    let document = Document { rows: rows.collect(), setup: options.setup(), aims: AIMS };
-    options.tell("shards.json", &document, &table(&document))?;
+        let what = if *window == 1 { "p50" } else { "Puts a second" };
+        let name_told = format!("{name}, {shards} shards / {}, {what}", counts[0]);
+        checks.extend(bound.and_then(|bound| Check::new(name_told, ratio.clone(), bound)));
+        let [p50_us, p99_us, per_second] = own.clone();
+        rows.push(Row { name, shards: *shards, p50_us, p99_us, per_second, ratio });
+    }
+    let document = Document { rows, setup: options.setup(), checks };
+    options.report.tell("shards.json", &document, &table(&document))?;
     Ok(())
 }
 
+/// Measures one turn, on whatever CPUs the kernel gives the threads: those of a node may run on all.
 fn measure(
     options: &Options,
     waits: Waits,
@@ -161,31 +157,19 @@ fn measure(
     shards: u32,
     time: Duration,
 ) -> anyhow::Result<Found> {
-    let Link { netns_a, netns_b, .. } = &options.link;
-    let (stop, (tell, told)) = (AtomicBool::new(false), mpsc::channel());
-    let panicked = |_| anyhow!("an end of the link panicked");
-    std::thread::scope(|scope| {
-        let stop = &stop;
-        // Not pinned: the threads of a node, which these start, may run on all CPUs.
-        let far = scope.spawn(move || {
-            enter(netns_b)?;
+    options.link.pair_anywhere(
+        |ready, stop| {
             let lnet = open(options.link.far(), shards)?;
             let taken = md(options.size, MdOptions::PUT | MdOptions::MANAGE_REMOTE, None);
             for bits in homes(shards)? {
                 lnet.attach(&EntrySpec::new(PORTAL, bits), &taken, Buffer::zeroed(options.size))?.detach();
             }
             lnet.open()?;
-            // Without a listener the report has no reader.
-            tell.send(()).unwrap_or_default();
-            while !stop.load(Ordering::Relaxed) {
-                std::thread::park_timeout(Duration::from_millis(100));
-            }
+            ready();
+            wait_until(stop);
             Ok(())
-        });
-        let near = scope.spawn(move || {
-            enter(netns_a)?;
-            // An error means that the far end has failed; its own error tells more.
-            let _ = told.recv();
+        },
+        || {
             let lnet = open(options.link.near(), shards)?;
             lnet.open()?;
             let senders = senders(&lnet, options, waits, window, shards)?;
@@ -196,20 +180,16 @@ fn measure(
                 .collect();
             let (mut times, mut count) = (Distribution::measured(), 0);
             for thread in threads {
-                let (its, ended) = thread.join().unwrap_or_else(|cause| Err(panicked(cause)))?;
+                let ended = thread.join().map_err(|_| anyhow!("a thread that sends panicked"))?;
+                let (its, ended) = ended?;
                 times.merge(&its);
                 count += ended;
             }
             let us = |quantile| times.quantile(quantile) as f64 / 1e3;
             let per_second = count as f64 / begun.elapsed().as_secs_f64();
-            anyhow::Ok(Found { p50_us: us(0.5), p99_us: us(0.99), per_second })
-        });
-        let found = near.join().unwrap_or_else(|cause| Err(panicked(cause)));
-        stop.store(true, Ordering::Relaxed);
-        far.thread().unpark();
-        far.join().unwrap_or_else(|cause| Err(panicked(cause)))?;
-        found
-    })
+            Ok(Found { alone_us: (times.count() > 0).then(|| [us(0.5), us(0.99)]), per_second })
+        },
+    )
 }
 
 /// Puts to the portal go to a shard by their match bits.
@@ -306,22 +286,35 @@ impl Sender {
 }
 
 fn table(document: &Document) -> String {
-    let Setup { machine, mode, mtu_bytes, size_bytes } = &document.setup;
+    let Setup { machine, mtu_bytes, size_bytes, .. } = &document.setup;
     let mut text = format!(
-        "{machine}\n\nPuts of {size_bytes} bytes to their ACKs, MTU {mtu_bytes}, mode {mode}\n\
-         {:<30}{:>7}{:>10}{:>10}{:>12}{:>8}  turns\n",
-        "", "shards", "p50 us", "p99 us", "Puts/s", "ratio",
+        "{machine}\n\nPuts of {size_bytes} bytes to their ACKs, MTU {mtu_bytes}{}\n\
+         {:<30}{:>7}{:>10}{:>18}{:>10}{:>18}{:>12}{:>24}{:>8}{:>16}\n",
+        document.setup.modes(),
+        "",
+        "shards",
+        "p50 us",
+        "(range)",
+        "p99 us",
+        "(range)",
+        "Puts/s",
+        "(range)",
+        "ratio",
+        "(range)",
     );
-    for Row { name, shards, p50_us, p99_us, per_second, ratio, ratios } in &document.rows {
-        let turns: Vec<String> = ratios.iter().map(|ratio| format!("{ratio:.2}")).collect();
+    for Row { name, shards, p50_us, p99_us, per_second, ratio } in &document.rows {
         text += &format!(
-            "{name:<30}{shards:>7}{p50_us:>10.2}{p99_us:>10.2}{per_second:>12.0}{ratio:>8.2}  {}\n",
-            turns.join(" ")
+            "{name:<30}{shards:>7}{:>10}{:>18}{:>10}{:>18}{:>12}{:>24}{:>8}{:>16}\n",
+            p50_us.cell(2),
+            p50_us.range_cell(2),
+            p99_us.cell(2),
+            p99_us.range_cell(2),
+            per_second.cell(0),
+            per_second.range_cell(0),
+            ratio.cell(2),
+            ratio.range_cell(2)
         );
     }
-    let [latency, rate] = AIMS;
-    text + &format!(
-        "\nratio: of the time alone, of the rate at once, to that of one shard; aims: a Put alone with two \
-         shards {latency} at most, many at once with sixteen {rate} at least"
-    )
+    text + &checks_table(&document.checks)
+        + "\nratio: of the time alone, of the rate at once, to that of the first number of shards, in each turn"
 }

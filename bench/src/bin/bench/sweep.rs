@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
+use lnet_bench::figure::Figure;
 use lnet_bench::link::{Link, Side};
 use lnet_bench::measure::{self, Endpoint};
 use lnet_bench::messages::{self, EndConfig, Operation};
 use lnet_bench::options::{Options, Setup};
 use lnet_bench::others::{Other, UcxTest};
 use lnet_bench::output;
-use lnet_bench::threaded;
+use lnet_bench::threaded::{self, ThreadedConfig};
 use plotters::prelude::*;
 use serde::Serialize;
 
@@ -40,16 +41,22 @@ const STEP_BYTES: usize = 64;
 const STEP_PART: f64 = 0.06;
 /// Steps in the time of a message that are told.
 const STEP_RATIO: f64 = 1.5;
-/// Other programs are measured at each so many sizes: they take seconds.
-const OTHERS_EVERY: usize = 12;
+/// Other programs are measured at each so many sizes, and in a quick run: they take seconds.
+const OTHERS_EVERY: [usize; 2] = [12, 48];
 const OTHERS: [Other; 2] = [Other::Ucx(UcxTest::Tag), Other::Sockperf { polls: true }];
 
 /// The time of a message by its size.
 #[derive(Serialize)]
 struct Line {
     name: String,
-    /// Payload bytes, and nanoseconds of a message: the least of the turns, which noise lengthens.
-    points: Vec<(usize, f64)>,
+    points: Vec<Point>,
+}
+
+#[derive(Serialize)]
+struct Point {
+    bytes: usize,
+    /// Nanoseconds of a message.
+    ns: Figure,
 }
 
 /// A message that takes much longer than a slightly shorter one.
@@ -78,18 +85,20 @@ fn sizes() -> Vec<usize> {
 }
 
 impl Line {
-    fn add(&mut self, index: usize, bytes: usize, per_second: f64) {
-        let ns = 1e9 / per_second;
-        match self.points.get_mut(index) {
-            Some((_, least)) => *least = least.min(ns),
-            None => self.points.push((bytes, ns)),
-        }
+    /// A line of these sizes, nothing of which is measured yet.
+    fn new(name: &str, sizes: impl Iterator<Item = usize>) -> Self {
+        let point = |bytes| Point { bytes, ns: Figure::default() };
+        Self { name: name.to_owned(), points: sizes.map(point).collect() }
     }
 
-    /// The steps of a line whose points are neighbouring sizes.
+    /// Payload bytes, and the median of what was measured of these.
+    fn medians(&self) -> impl Iterator<Item = (usize, f64)> {
+        self.points.iter().filter_map(|point| Some((point.bytes, point.ns.median()?)))
+    }
+
+    /// The steps of a line whose points are neighbouring sizes, by the medians.
     fn steps(&self) -> impl Iterator<Item = Step> {
-        self.points.windows(2).filter_map(|pair| {
-            let [(from_bytes, before), (to_bytes, after)] = *pair else { return None };
+        self.medians().zip(self.medians().skip(1)).filter_map(|((from_bytes, before), (to_bytes, after))| {
             let ratio = after / before;
             (ratio > STEP_RATIO).then(|| Step { name: self.name.clone(), from_bytes, to_bytes, ratio })
         })
@@ -101,7 +110,7 @@ fn per_second<E: Endpoint>(
     time: Duration,
     open: impl Fn(Side<'_>) -> anyhow::Result<E> + Sync,
 ) -> anyhow::Result<f64> {
-    Ok(measure::flood(link, open, time)?.received_per_second())
+    Ok(measure::flood(link, open, time)?.sent_per_second())
 }
 
 /// Measures, and tells what came of it.
@@ -111,35 +120,41 @@ fn per_second<E: Endpoint>(
 pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     let Cli { options, at_once } = cli;
     let (link, sizes) = (&options.link, sizes());
-    let time = options.time(Duration::from_millis(200));
-    let line = |name: &str| Line { name: name.to_owned(), points: Vec::new() };
-    let mut ours = ["Put, application-driven", "Put, threaded"].map(line);
+    let time = options.report.time(Duration::from_millis(200));
+    let mut ours =
+        ["Put, application-driven", "Put, threaded"].map(|name| Line::new(name, sizes.iter().copied()));
     let installed: Vec<_> = OTHERS.into_iter().filter(|other| other.is_installed()).collect();
-    let mut others: Vec<_> = installed.iter().map(|other| line(other.name())).collect();
+    let every = OTHERS_EVERY[usize::from(options.report.quick)];
+    let few = || sizes.iter().copied().step_by(every).chain([BYTES_MAX]);
+    let mut others: Vec<_> = installed.iter().map(|other| Line::new(other.name(), few())).collect();
     let operation = Operation::Put { ack: true };
-    options.turns(|| {
+    options.report.turns(|| {
         for (index, &bytes) in sizes.iter().enumerate() {
-            let config = EndConfig { operation, window: at_once, ..EndConfig::puts(bytes) };
+            let config = EndConfig::answered(operation, bytes, at_once);
+            let threaded = ThreadedConfig::new(operation, bytes, at_once);
             let rates = [
                 per_second(link, time, |side| messages::End::open(side, config))?,
-                per_second(link, time, |side| threaded::End::open(side, operation, bytes, at_once))?,
+                per_second(link, time, |side| threaded::End::open(side, threaded))?,
             ];
-            ours.iter_mut().zip(rates).for_each(|(line, rate)| line.add(index, bytes, rate));
+            for (line, rate) in ours.iter_mut().zip(rates) {
+                line.points[index].ns.add(1e9 / rate);
+            }
+        }
+        for (line, other) in others.iter_mut().zip(&installed) {
+            for Point { bytes, ns } in &mut line.points {
+                let rate = other.per_second(link, *bytes, time).unwrap_or_else(|error| {
+                    eprintln!("{}: {error:#}", other.name());
+                    None
+                });
+                ns.add(rate.map(|rate| 1e9 / rate));
+            }
         }
         Ok(())
     })?;
-    for &bytes in sizes.iter().step_by(OTHERS_EVERY).chain(sizes.last()) {
-        for (line, other) in others.iter_mut().zip(&installed) {
-            match other.measure(link, bytes, time) {
-                Ok(found) => line.points.extend(found.per_second.map(|rate| (bytes, 1e9 / rate))),
-                Err(error) => eprintln!("{}: {error:#}", other.name()),
-            }
-        }
-    }
     let steps = ours.iter().flat_map(Line::steps).collect();
     let lines = ours.into_iter().chain(others).collect();
     let document = Document { setup: options.setup(), at_once, lines, steps };
-    if let Some(out) = options.tell("sweep.json", &document, &table(&document))? {
+    if let Some(out) = options.report.tell("sweep.json", &document, &table(&document))? {
         let path = out.join("sweep.svg");
         plot(&document.lines, &path).with_context(|| format!("cannot plot {}", path.display()))?;
         eprintln!("wrote {}", path.display());
@@ -150,23 +165,28 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
 fn table(document: &Document) -> String {
     let Setup { machine, mode, mtu_bytes, .. } = &document.setup;
     let mut text = format!(
-        "{machine}\n\nMTU {mtu_bytes}, mode {mode}, {} at once: nanoseconds of a message\n\n{:>10}",
+        "{machine}\n\nMTU {mtu_bytes}, mode {mode}, {} at once: nanoseconds of a message, medians and ranges of the turns\n\n{:>10}",
         document.at_once, "bytes"
     );
     for line in &document.lines {
-        let _ = write!(text, "{:>28}", line.name);
+        let _ = write!(text, "{:>40}", line.name);
     }
     let Some(first) = document.lines.first() else { return text };
-    for (bytes, _) in first.points.iter().step_by(OTHERS_EVERY).chain(first.points.last()) {
+    for Point { bytes, .. } in first.points.iter().step_by(OTHERS_EVERY[0]).chain(first.points.last()) {
         let _ = write!(text, "\n{bytes:>10}");
         for line in &document.lines {
-            let found = line.points.iter().find(|(size, _)| size == bytes);
-            let _ = write!(text, "{:>28}", found.map_or("-".to_owned(), |(_, ns)| format!("{ns:.0}")));
+            let found = line.points.iter().find(|point| point.bytes == *bytes);
+            let _ = write!(text, "{:>40}", found.map_or("-".to_owned(), |point| point.ns.cells(0)));
         }
     }
-    let _ = write!(text, "\n\nsteps above {STEP_RATIO} between sizes {STEP_BYTES} bytes or 6 % apart:");
+    let _ = write!(
+        text,
+        "\n\nsteps above {STEP_RATIO} between sizes {STEP_BYTES} bytes or 6 % apart, by the medians (bound: none):"
+    );
     if document.steps.is_empty() {
-        text += " none";
+        text += " none, met";
+    } else {
+        let _ = write!(text, " {}, MISSED", document.steps.len());
     }
     for Step { name, from_bytes, to_bytes, ratio } in &document.steps {
         let _ = write!(text, "\n{name}: {from_bytes} to {to_bytes} bytes, {ratio:.2}");
@@ -176,9 +196,9 @@ fn table(document: &Document) -> String {
 
 /// The time of a message over its size, both axes logarithmic.
 fn plot(lines: &[Line], path: &Path) -> anyhow::Result<()> {
-    let all = || lines.iter().flat_map(|line| &line.points);
-    let least = all().map(|(_, ns)| *ns).fold(f64::INFINITY, f64::min);
-    let most = all().map(|(_, ns)| *ns).fold(least, f64::max);
+    let all = || lines.iter().flat_map(Line::medians);
+    let least = all().map(|(_, ns)| ns).fold(f64::INFINITY, f64::min);
+    let most = all().map(|(_, ns)| ns).fold(least, f64::max);
     let root = SVGBackend::new(path, (900, 540)).into_drawing_area();
     root.fill(&WHITE)?;
     let mut chart = ChartBuilder::on(&root)
@@ -189,7 +209,7 @@ fn plot(lines: &[Line], path: &Path) -> anyhow::Result<()> {
         .build_cartesian_2d((1.0..BYTES_MAX as f64).log_scale(), (least * 0.8..most * 1.25).log_scale())?;
     chart.configure_mesh().x_desc("payload, bytes").y_desc("ns").draw()?;
     let drawn = lines.iter().map(|line| {
-        let points = line.points.iter().map(|(bytes, ns)| (*bytes as f64, *ns));
+        let points = line.medians().map(|(bytes, ns)| (bytes as f64, ns));
         (line.name.as_str(), points.collect())
     });
     output::draw_lines(&mut chart, drawn)?;
@@ -209,17 +229,12 @@ mod tests {
     }
 
     #[test]
-    fn a_step_is_told() {
-        let mut line = Line { name: "it".to_owned(), points: Vec::new() };
-        for (index, per_second) in [(0, 1e6), (1, 5e5), (0, 2e6), (2, 4.9e5), (1, 9e5)] {
-            line.add(index, 100 * index, per_second);
+    fn a_step_is_told_by_the_medians() {
+        let mut line = Line::new("it", [0, 100, 200].into_iter());
+        for (index, ns) in [(0, 9.0), (0, 10.0), (0, 11.0), (1, 16.0), (1, 5.0), (1, 99.0), (2, 24.0)] {
+            line.points[index].ns.add(ns);
         }
-        assert_eq!(line.points[0], (0, 500.0));
-        let steps: Vec<_> = line.steps().collect();
-        assert_eq!(
-            steps.iter().map(|step| (step.from_bytes, step.to_bytes)).collect::<Vec<_>>(),
-            [(0, 100), (100, 200)]
-        );
-        assert!((steps[1].ratio - 9.0 / 4.9).abs() < 1e-9, "{steps:?}");
+        let steps: Vec<_> = line.steps().map(|step| (step.from_bytes, step.to_bytes, step.ratio)).collect();
+        assert_eq!(steps, [(0, 100, 1.6)]);
     }
 }
