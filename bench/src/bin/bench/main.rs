@@ -3,6 +3,7 @@
 mod awaits;
 mod bulk;
 mod compare;
+mod idle;
 mod match_cost;
 mod messaging;
 mod path_cost;
@@ -31,6 +32,7 @@ enum Bench {
     Awaits(awaits::Cli),
     Bulk(bulk::Cli),
     Compare(compare::Cli),
+    Idle(idle::Cli),
     MatchCost(match_cost::Cli),
     Messaging(messaging::Cli),
     PathCost(path_cost::Cli),
@@ -48,6 +50,7 @@ fn main() -> anyhow::Result<()> {
         Bench::Awaits(cli) => awaits::run(cli),
         Bench::Bulk(cli) => bulk::run(cli),
         Bench::Compare(cli) => compare::run(cli),
+        Bench::Idle(cli) => idle::run(cli),
         Bench::MatchCost(cli) => match_cost::run(cli),
         Bench::Messaging(cli) => messaging::run(cli),
         Bench::PathCost(cli) => path_cost::run(cli),
