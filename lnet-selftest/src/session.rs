@@ -429,10 +429,9 @@ mod tests {
             batch: 1,
             operation: BatchOperation::Run as u32,
             argument: 0,
-            is_client: 1,
             test_index: 0,
         };
-        let mut done_by = |sessions: &mut Sessions, nid: &Nid| {
+        let done_by = |sessions: &mut Sessions, nid: &Nid| {
             let added = sessions.add_test(&test, nid, vec![ProcessId { nid: Nid::LO, pid: 12345 }]);
             let controlled = sessions.control(&run, nid, |_| Vec::new()).unwrap().status;
             let counted = sessions.counters(&id(1), nid).map(|_| ());
