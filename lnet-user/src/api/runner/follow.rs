@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::{Either, ready};
 use lnet_core::node::{NamedClaim, NodeChange, Report, Request};
 use lnet_io::blocking;
 use lnet_io::netlink::{Interface, packets};
@@ -14,8 +15,9 @@ use tracing::{error, info, warn};
 
 use super::{Done, Work};
 use crate::api::peer_log::refused;
+use crate::api::service::Service;
 use crate::api::traffic::moved;
-use crate::api::{Core, LnetError};
+use crate::api::{Core, LnetError, ShardEnd};
 use crate::node::{DownReason, NiConfig, NiState};
 use crate::runtime::Worker;
 
@@ -37,7 +39,7 @@ impl Core {
     pub(super) async fn follow_traffic(&self) -> Result<(), LnetError> {
         let totals = self.runner.books().traffic.totals();
         let before = move |worker: &Worker| totals.get(usize::from(worker.shard_id().0)).copied();
-        let told = self.ask(move |worker| moved(worker.shard(), before(worker).unwrap_or_default())).await?;
+        let told = self.look(move |worker| moved(worker.shard(), before(worker).unwrap_or_default())).await?;
         let traffic = self.runner.books().traffic.note(told);
         let now = std::time::Instant::now();
         let spoke = traffic.iter().map(|(nid, is_incoming, _)| (*nid, *is_incoming));
@@ -49,9 +51,33 @@ impl Core {
         Ok(())
     }
 
+    /// Has all shards tell something, as [`Core::ask`] does. A driver that sleeps is not woken for that: then
+    /// it is done here, and must not change what the shard watches.
+    async fn look<R: Send + 'static, F>(&self, look: F) -> Result<Vec<R>, LnetError>
+    where
+        F: Fn(&mut Worker) -> R + Clone + Send + 'static,
+    {
+        let begin = |end: &ShardEnd| {
+            let here = |look: F, worker: &mut Worker, service: &mut Service| {
+                service.run_alone(|worker, _| look(worker), worker)
+            };
+            Ok::<_, LnetError>(match end.thread.try_call_at_rest(look.clone(), Service::is_free, here) {
+                Ok(told) => Either::Left(ready(Ok(told.map_err(LnetError::Ended)?))),
+                Err(look) => Either::Right(end.caller.begin(move |worker, _| look(worker))?),
+            })
+        };
+        let begun =
+            self.shards.iter().map(|end| Ok((end, begin(end)?))).collect::<Result<Vec<_>, LnetError>>()?;
+        let mut told = Vec::with_capacity(begun.len());
+        for (end, answer) in begun {
+            told.push(answer.await.map_err(|_| end.caller.ended())?);
+        }
+        Ok(told)
+    }
+
     /// Has the state machine hear which peers are to be found out about, and how interfaces fare.
     pub(super) async fn follow_peers(&self) -> Result<(), LnetError> {
-        let told = self.ask(|worker| {
+        let told = self.look(|worker| {
             let wanted: Vec<_> = std::iter::from_fn(|| worker.poll_wanted()).collect();
             let came_from: Vec<_> = std::iter::from_fn(|| worker.poll_came_from()).collect();
             let waiting: Vec<_> = std::iter::from_fn(|| worker.poll_waiting()).collect();
@@ -78,7 +104,7 @@ impl Core {
     pub(super) async fn log_peers(&self) -> Result<(), LnetError> {
         let now = std::time::Instant::now();
         let is_due = self.runner.books().log.is_due(now);
-        let told = self.ask(move |worker| {
+        let told = self.look(move |worker| {
             let changes: Vec<_> = std::iter::from_fn(|| worker.poll_peer_change()).collect();
             (changes, is_due.then(|| refused(worker)))
         });
@@ -142,7 +168,7 @@ impl Core {
             worker.xdp().map(|lnd| lnd.ring_traffic().collect::<Vec<_>>()).unwrap_or_default()
         };
         let mut sums = BTreeMap::<u32, RingTraffic>::new();
-        for (interface_index, traffic) in self.ask(traffic).await?.into_iter().flatten() {
+        for (interface_index, traffic) in self.look(traffic).await?.into_iter().flatten() {
             sums.entry(interface_index).or_default().add(traffic);
         }
         if let Err(error) = self.view.watch_frames(&sums, &packets) {
