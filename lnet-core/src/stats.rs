@@ -84,6 +84,9 @@ named! {
         NiClosed => "receiving NI is closed",
         /// The source is no NID of the peer that sent the message, or is on a net that this node is not on.
         ForgedSource => "source is not the sender's",
+        /// The message has come by a gateway, and no route by that leads to its source's net: where that is
+        /// demanded (`drop_asym_route`).
+        AsymmetricRoute => "no route back by its gateway",
     }
 }
 
@@ -215,7 +218,7 @@ mod tests {
             counters.count_drop(reason, position as u32);
             assert_eq!(counters.drops(reason), Traffic { messages: 1, bytes: position as u64 });
         }
-        assert_eq!(counters.dropped(), Traffic { messages: 20, bytes: 190 });
+        assert_eq!(counters.dropped(), Traffic { messages: 21, bytes: 210 });
     }
 
     #[test]

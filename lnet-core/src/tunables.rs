@@ -47,6 +47,9 @@ pub struct Tunables {
     pub response_tracking: ResponseTracking,
     /// How often a message is sent anew by other NIs (`lnet_retry_count`).
     pub retry_count: u32,
+    /// Whether a message for this node is dropped that comes by a gateway without a route back by that
+    /// (`lnet_drop_asym_route`).
+    pub drops_asymmetric: bool,
 }
 
 impl Tunables {
@@ -55,6 +58,7 @@ impl Tunables {
         transaction_timeout: Duration::from_secs(150),
         response_tracking: ResponseTracking::Both,
         retry_count: 2,
+        drops_asymmetric: false,
     };
 }
 

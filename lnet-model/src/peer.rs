@@ -48,6 +48,10 @@ pub mod peer_state {
     pub const FORCE_PING: u32 = 1 << 13;
     /// Is to be pushed to, whatever it has acknowledged.
     pub const FORCE_PUSH: u32 = 1 << 14;
+    /// Is a gateway that is being checked.
+    pub const ROUTER_DISCOVERY: u32 = 1 << 16;
+    /// Is a gateway that was checked once.
+    pub const ROUTER_DISCOVERED: u32 = 1 << 17;
     /// Its primary NID is fixed.
     pub const LOCK_PRIMARY: u32 = 1 << 20;
     /// The peer's word, or another peer's, on its NIs contradicts what is known.

@@ -164,6 +164,8 @@ pub enum Action<O> {
         ping: PingId,
         /// Who is told.
         nid: Nid,
+        /// The local NID that it comes from.
+        source: Option<Nid>,
         /// What.
         bytes: Arc<[u8]>,
     },
@@ -316,6 +318,16 @@ pub enum Report<'a> {
     ///
     /// [`Shard::poll_paths`]: crate::shard::Shard::poll_paths
     Path(PathNote),
+    /// A message from a NID behind a gateway has come, though that is taken for dead
+    /// ([`Shard::poll_foreign`]).
+    ///
+    /// [`Shard::poll_foreign`]: crate::shard::Shard::poll_foreign
+    Foreign {
+        /// The NI of the gateway that has sent it.
+        by: Nid,
+        /// The net of the NID.
+        net: Net,
+    },
 }
 
 /// A net with its NIs.

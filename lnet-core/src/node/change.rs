@@ -8,7 +8,7 @@ use core::time::Duration;
 
 use lnet_model::route::RouteSpec;
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord, Spread};
-use lnet_wire::{Global, Net, Nid, ping};
+use lnet_wire::{Global, Net, Nid, Parameter, ping};
 
 use super::Node;
 use super::error::{ChangeError, RequestError};
@@ -88,6 +88,13 @@ pub enum NodeChange<O> {
         setting: Global,
         /// Its value.
         value: i64,
+    },
+    /// A parameter.
+    SetParameter {
+        /// Which.
+        parameter: Parameter,
+        /// Its value.
+        value: u32,
     },
 }
 
@@ -226,6 +233,11 @@ impl<O: Clone> Draft<'_, O> {
                 let changed = self.plan.settings.with(*setting, *value);
                 let settings = &self.plan.settings;
                 self.plan.settings = changed.ok_or_else(|| settings.refusal(*setting, *value))?;
+                Ok(())
+            }
+            &NodeChange::SetParameter { parameter, value } => {
+                let changed = self.plan.settings.with_parameter(parameter, value);
+                self.plan.settings = changed.ok_or(ChangeError::Parameter { parameter, value })?;
                 Ok(())
             }
         }

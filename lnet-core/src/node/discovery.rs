@@ -23,6 +23,7 @@ use lnet_wire::ping::{
 use lnet_wire::{Discovery, Global, Nid};
 
 use super::error::RequestError;
+use super::gateways::Check;
 use super::peers::{Peer, peer_state};
 use super::pings::{Ping, PingId, PingPurpose, Pinged, nids_of};
 use super::questions::NamedClaim;
@@ -182,6 +183,7 @@ impl<O: Clone> Node<O> {
     /// gone.
     pub(super) fn go_on(&mut self, now: Instant) {
         self.remember_lost(now);
+        self.check_gateways(now);
         if let Some(is_forced) = self.told.push_due.take() {
             self.push_to_all(now, is_forced);
         }
@@ -242,17 +244,25 @@ impl<O: Clone> Node<O> {
         // The primary one may be on a net that this node is not on, or this node's own by now.
         let foreign = || peer.nis.iter().map(|ni| ni.nid).filter(|nid| !self.is_local(nid));
         let to = foreign().find(|nid| self.leads_to(nid, None)).or_else(|| foreign().next());
-        let to = to.unwrap_or(primary);
+        let check = self.check_of(&primary);
+        let to = check.as_ref().map_or(to.unwrap_or(primary), |check| check.to);
+        let bound = |ping: Ping| match &check {
+            Some(Check { source, timeout, .. }) => {
+                Ping { source: Some(*source), timeout: *timeout, deadline: now + *timeout, ..ping }
+            }
+            None => ping,
+        };
         if peer.needs_ping() {
             let length_bytes = (HEADER_BYTES + peer.nis.len() * LARGE_ENTRY_BYTES).max(BUFFER_BYTES_MIN);
-            let ping = self.own_ping(now, to, PingPurpose::Discovery);
+            let ping = bound(self.own_ping(now, to, PingPurpose::Discovery));
             self.wait_for(&primary, ping.id, peer_state::PING_SENT, peer_state::FORCE_PING);
             self.send_ping(ping, length_bytes);
         } else if peer.needs_push(sequence, is_on) {
-            let push = self.own_ping(now, to, PingPurpose::Push { sequence });
+            let push = bound(self.own_ping(now, to, PingPurpose::Push { sequence }));
             self.wait_for(&primary, push.id, peer_state::PUSH_SENT, peer_state::FORCE_PUSH);
             self.pings.insert(push.id.request, push);
-            self.actions.push_back(Action::Push { ping: push.id, nid: to, bytes: self.told.bytes.clone() });
+            let (ping, source, bytes) = (push.id, push.source, self.told.bytes.clone());
+            self.actions.push_back(Action::Push { ping, nid: to, source, bytes });
         } else {
             self.discovered(&primary, Ok(()));
         }
@@ -327,6 +337,7 @@ impl<O: Clone> Node<O> {
             let may_be_renamed = result.is_ok() && peer.may_be_renamed();
             (core::mem::take(&mut peer.waiting), told, may_be_renamed)
         });
+        self.gateway_checked(nid, &result);
         let Some((waiting, told, may_be_renamed)) = ended else { return };
         for request in waiting {
             if self.discoveries.names.remove(&request) && may_be_renamed {

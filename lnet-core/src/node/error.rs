@@ -7,7 +7,7 @@ use core::time::Duration;
 use lnet_model::pattern::NO_NI;
 use lnet_wire::ping::PingError;
 use lnet_wire::steer::{PORTALS, PolicyError};
-use lnet_wire::{Global, Net, Nid};
+use lnet_wire::{Global, Net, Nid, Parameter};
 use thiserror::Error;
 
 use super::peers::PeerError;
@@ -118,6 +118,14 @@ pub enum ChangeError {
         /// What it may be.
         range: SettingRange,
     },
+    /// A parameter has no such value.
+    #[error("{parameter} {value}: {} to {} is expected", .parameter.range().0, .parameter.range().1)]
+    Parameter {
+        /// The parameter.
+        parameter: Parameter,
+        /// The value.
+        value: u32,
+    },
 }
 
 /// What is expected of a tunable, beside the others as they are.
@@ -172,7 +180,8 @@ impl ChangeError {
             | Self::Portal(_)
             | Self::Policy { .. }
             | Self::PolicyShard { .. }
-            | Self::Setting { .. } => EINVAL,
+            | Self::Setting { .. }
+            | Self::Parameter { .. } => EINVAL,
         }
     }
 }

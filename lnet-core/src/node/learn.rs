@@ -85,6 +85,7 @@ impl<O: Clone> Node<O> {
             self.deny_configured(from);
         }
         self.note_statuses(now, from, info);
+        self.note_gateway_word(from, info);
         true
     }
 

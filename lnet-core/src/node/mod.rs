@@ -23,6 +23,7 @@ mod api;
 mod change;
 mod discovery;
 mod error;
+mod gateways;
 mod learn;
 mod nets;
 mod paths;
@@ -70,6 +71,7 @@ use crate::tunables::NetTunables;
 use crate::udsp::RuleList;
 
 use discovery::Discoveries;
+use gateways::Gateways;
 use nets::Nis;
 use paths::PathTable;
 use peers::{FormerNids, PeerTable};
@@ -93,6 +95,7 @@ pub struct Node<O> {
     /// The selection policies.
     rules: RuleList,
     routes: Routes,
+    gateways: Gateways,
     snapshots: Snapshots,
     discoveries: Discoveries,
     /// NIDs of peers' NIs that are not in full health.
@@ -127,6 +130,7 @@ impl<O: Clone> Node<O> {
             former: FormerNids::default(),
             rules: RuleList::default(),
             routes: Routes::default(),
+            gateways: Gateways::default(),
             snapshots: Snapshots::new(config.shard_count),
             discoveries: Discoveries::new(),
             ill: BTreeSet::new(),
@@ -245,7 +249,9 @@ impl<O: Clone> Node<O> {
                     self.tell();
                     if is_up {
                         self.peers.hurry_nets(now, |its| its == net);
+                        self.hurry_gateways_on(net);
                     }
+                    self.settle_gateways();
                     // Peers may have given paths up that a link makes good again, whatever they were told
                     // last.
                     if is_up && self.is_discovery_on() {
@@ -316,7 +322,9 @@ impl<O: Clone> Node<O> {
                     self.peers.hurry(now, &note.peer);
                 }
                 self.note_path(now, &note);
+                self.note_gateway_path(now, &note);
             }
+            Report::Foreign { by, net } => self.note_foreign(now, &by, net),
         }
         self.go_on(now);
     }
@@ -345,6 +353,7 @@ impl<O: Clone> Node<O> {
         let unnamed = self.discoveries.unnamed.values().flatten();
         let waits = self.windows.values().chain(unnamed).min().copied();
         let own = questions.into_iter().chain(waits).chain(self.former.next_end()).chain(self.next_turn());
+        let own = own.chain(self.next_gateway());
         pings.chain(drained).chain(self.next_recovery()).chain(own).min()
     }
 
@@ -416,7 +425,7 @@ impl<O: Clone> Node<O> {
 
     /// Forgets all peers, and the routes that they are gateways of.
     pub fn forget_peers(&mut self) {
-        self.routes.replace(RouteList::default());
+        self.replace_routes(RouteList::default());
         self.peers.set_gateways(BTreeSet::new());
         self.peers.clear();
         self.former = FormerNids::default();

@@ -98,6 +98,11 @@ impl PathTable {
         !is_charged
     }
 
+    /// Whether a path was silent when something was reported of it last.
+    pub(super) fn is_silent(&self, local: &Nid, peer: &Nid) -> bool {
+        self.0.get(&(*local, *peer)).is_some_and(Known::is_silent)
+    }
+
     fn clear(&mut self, is_there: impl Fn(&Nid, &Nid) -> bool) {
         self.0.retain(|(local, peer), _| is_there(local, peer));
     }

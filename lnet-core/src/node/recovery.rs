@@ -158,10 +158,14 @@ impl<O: Clone> Node<O> {
     pub(super) fn received_from(&mut self, now: Instant, nid: &Nid) {
         let Some(ni) = self.peers.get_mut(nid).and_then(|peer| peer.ni_mut(nid)) else { return };
         ni.received_at = Some(now);
-        ni.is_up = Some(true);
+        let was_up = ni.is_up.replace(true);
         ni.recovery.answered(now);
-        if ni.health < HEALTH_MAX {
+        let is_ill = ni.health < HEALTH_MAX;
+        if is_ill {
             self.look_after(now, nid);
+        }
+        if was_up == Some(false) && self.peers.get(nid).is_some_and(Peer::is_gateway) {
+            self.note_gateway_spoke(now, nid);
         }
     }
 

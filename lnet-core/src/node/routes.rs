@@ -3,7 +3,7 @@
 //!
 //! Invariants: no route leads to a net of this node's; the gateway of a route is on one when the route is
 //! made, and the route goes with that net; two NIDs of one peer are one gateway. A gateway is a peer, which
-//! makes no room for others. A route is up until something says otherwise ([`Node::set_route_state`]).
+//! makes no room for others. Whether a route is up follows from what is known of its gateway (`gateways`).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::sync::Arc;
@@ -104,12 +104,23 @@ impl RouteError {
     }
 }
 
-/// Routes by net and gateway, each with whether it is up.
+/// A route with its state.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Route {
+    pub(super) spec: RouteSpec,
+    /// Whether messages may go by it.
+    pub(super) is_up: bool,
+    /// The last word on that, of its gateway or of an LND, if there was one: it counts as long as the gateway
+    /// takes no part in discovery.
+    pub(super) told_up: Option<bool>,
+}
+
+/// Routes by net and gateway.
 #[derive(Clone, Default, Debug)]
 pub(super) struct RouteList {
-    routes: BTreeMap<Net, BTreeMap<Nid, (RouteSpec, bool)>>,
-    /// The NIDs that gateways were named by, and how many routes each has.
-    gateways: BTreeMap<Nid, u32>,
+    routes: BTreeMap<Net, BTreeMap<Nid, Route>>,
+    /// The NIDs that gateways were named by, and the nets that each leads to.
+    gateways: BTreeMap<Nid, BTreeSet<Net>>,
     count: usize,
 }
 
@@ -119,32 +130,47 @@ impl RouteList {
         self.routes.contains_key(&net)
     }
 
-    fn all(&self) -> impl Iterator<Item = &(RouteSpec, bool)> {
+    fn all(&self) -> impl Iterator<Item = &Route> {
         self.routes.values().flat_map(BTreeMap::values)
     }
 
-    fn to(&self, net: Net) -> impl Iterator<Item = &(RouteSpec, bool)> {
+    fn to(&self, net: Net) -> impl Iterator<Item = &Route> {
         self.routes.get(&net).into_iter().flat_map(BTreeMap::values)
     }
 
     /// The route to a net by a gateway that has these NIDs.
-    fn get_mut(&mut self, net: Net, nids: &[Nid]) -> Option<&mut (RouteSpec, bool)> {
-        let to_net = self.routes.get_mut(&net)?;
-        let named = nids.iter().find(|nid| to_net.contains_key(nid))?;
-        to_net.get_mut(named)
+    fn get(&self, net: Net, nids: &[Nid]) -> Option<&Route> {
+        let to_net = self.routes.get(&net)?;
+        nids.iter().find_map(|nid| to_net.get(nid))
+    }
+
+    /// The routes by the gateway that was named by a NID.
+    pub(super) fn by(&self, gateway: &Nid) -> impl Iterator<Item = &Route> {
+        let nets = self.gateways.get(gateway).into_iter().flatten();
+        nets.filter_map(|net| self.routes.get(net)?.get(gateway))
+    }
+
+    /// Changes the states of the routes by that gateway.
+    pub(super) fn by_mut(&mut self, gateway: &Nid, mut change: impl FnMut(&mut Route)) {
+        for net in self.gateways.get(gateway).into_iter().flatten() {
+            if let Some(route) = self.routes.get_mut(net).and_then(|to_net| to_net.get_mut(gateway)) {
+                change(route);
+            }
+        }
     }
 
     /// Adds a route by a gateway that has these NIDs.
     pub(super) fn add(&mut self, spec: RouteSpec, nids: &[Nid]) -> Result<(), RouteError> {
         let RouteSpec { net, gateway, .. } = spec;
-        if self.get_mut(net, nids).is_some() {
+        if self.get(net, nids).is_some() {
             return Err(RouteError::Exists { net, gateway });
         }
         if self.count >= NET_ROUTES_MAX {
             return Err(RouteError::TooMany);
         }
-        self.routes.entry(net).or_default().insert(gateway, (spec, true));
-        *self.gateways.entry(gateway).or_default() += 1;
+        let route = Route { spec, is_up: true, told_up: None };
+        self.routes.entry(net).or_default().insert(gateway, route);
+        self.gateways.entry(gateway).or_default().insert(net);
         self.count += 1;
         Ok(())
     }
@@ -152,7 +178,7 @@ impl RouteList {
     /// Deletes the route to a net by a gateway that has these NIDs, the first of which it was named by.
     pub(super) fn delete(&mut self, net: Net, nids: &[Nid]) -> Result<(), RouteError> {
         let unknown = RouteError::Unknown { net, gateway: nids[0] };
-        let (spec, _) = *self.get_mut(net, nids).ok_or(unknown)?;
+        let spec = self.get(net, nids).ok_or(unknown)?.spec;
         self.remove(&spec);
         Ok(())
     }
@@ -164,9 +190,9 @@ impl RouteList {
                 self.routes.remove(net);
             }
         }
-        if let Some(count) = self.gateways.get_mut(gateway) {
-            *count -= 1;
-            if *count == 0 {
+        if let Some(nets) = self.gateways.get_mut(gateway) {
+            nets.remove(net);
+            if nets.is_empty() {
                 self.gateways.remove(gateway);
             }
         }
@@ -176,13 +202,18 @@ impl RouteList {
     /// Deletes the routes by gateways that were named by a NID that `goes`.
     pub(super) fn delete_by(&mut self, goes: impl Fn(&Nid) -> bool) {
         let gone: Vec<RouteSpec> =
-            self.all().map(|(spec, _)| *spec).filter(|spec| goes(&spec.gateway)).collect();
+            self.all().map(|route| route.spec).filter(|spec| goes(&spec.gateway)).collect();
         gone.iter().for_each(|spec| self.remove(spec));
     }
 
     /// Whether a gateway was named by one of these NIDs.
     pub(super) fn has_gateway(&self, nids: &[Nid]) -> bool {
         nids.iter().any(|nid| self.gateways.contains_key(nid))
+    }
+
+    /// Whether a gateway was named by a NID.
+    pub(super) fn is_gateway(&self, nid: &Nid) -> bool {
+        self.gateways.contains_key(nid)
     }
 
     /// The NIDs that gateways were named by.
@@ -204,16 +235,22 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// Takes over the routes that a batch has made; those that stay are up or down as they were.
-    pub(super) fn replace(&mut self, list: RouteList) {
+    /// Takes over the routes that a batch has made; those that stay are up or down as they were. Tells the
+    /// gateways that others are by, as they were named.
+    pub(super) fn replace(&mut self, list: RouteList) -> BTreeSet<Nid> {
         let former = core::mem::replace(&mut self.list, list);
+        let mut of_new = BTreeSet::new();
         for (net, to_net) in &mut self.list.routes {
-            let Some(before) = former.routes.get(net) else { continue };
-            for (gateway, (_, is_up)) in to_net {
-                *is_up = before.get(gateway).map_or(*is_up, |(_, was_up)| *was_up);
+            let before = former.routes.get(net);
+            for (gateway, route) in to_net {
+                match before.and_then(|before| before.get(gateway)) {
+                    Some(former) => (route.is_up, route.told_up) = (former.is_up, former.told_up),
+                    None => drop(of_new.insert(*gateway)),
+                }
             }
         }
         self.is_changed = true;
+        of_new
     }
 }
 
@@ -244,7 +281,7 @@ pub(super) fn nids_of_gateway(named: &Nid, peer: Option<&Peer>) -> Vec<Nid> {
 impl<O: Clone> Node<O> {
     /// The net routes, by net and gateway.
     pub fn net_routes(&self) -> impl Iterator<Item = NetRoute> {
-        self.routes.list.all().map(|&(spec, is_up)| {
+        self.routes.list.all().map(|&Route { spec, is_up, .. }| {
             let is_multi_hop = spec.hops.map_or_else(|| self.is_far_behind(&spec), |hops| hops > 1);
             NetRoute { spec, is_up, is_multi_hop }
         })
@@ -272,16 +309,6 @@ impl<O: Clone> Node<O> {
         self.peers.get(&spec.gateway).is_some_and(is_far)
     }
 
-    /// Says whether messages may go by the route to a net by a gateway; whether there is such a route.
-    pub fn set_route_state(&mut self, net: Net, gateway: &Nid, is_up: bool) -> bool {
-        let nids = nids_of_gateway(gateway, self.peers.get(gateway));
-        let Some((_, state)) = self.routes.list.get_mut(net, &nids) else { return false };
-        if core::mem::replace(state, is_up) != is_up {
-            (self.routes.is_changed, self.snapshots.is_changed) = (true, true);
-        }
-        true
-    }
-
     /// Whether a net is one of this node's, or routes lead there.
     pub(super) fn is_in_reach(&self, net: Net) -> bool {
         self.is_on(net) || self.routes.list.leads_to(net)
@@ -290,7 +317,7 @@ impl<O: Clone> Node<O> {
     /// Whether a route that is up leads to a net, by a local NI that is up: with a source, by the one with
     /// that NID.
     pub(super) fn is_routed(&self, net: Net, source: Option<Nid>) -> bool {
-        let mut up = self.routes.list.to(net).filter(|(_, is_up)| *is_up).map(|(spec, _)| spec.gateway);
+        let mut up = self.routes.list.to(net).filter(|route| route.is_up).map(|route| route.spec.gateway);
         let is_near = |nid: &Nid| self.is_near(nid, source);
         up.any(|gateway| nids_of_gateway(&gateway, self.peers.get(&gateway)).iter().any(is_near))
     }
@@ -301,11 +328,18 @@ impl<O: Clone> Node<O> {
     }
 
     /// Takes note of peers that have changed, and of NIDs that were taken from peers.
-    pub(super) fn note_changed_gateways<'a>(&mut self, mut nids: impl Iterator<Item = &'a Nid>) {
-        let Some(table) = &self.routes.table else { return };
+    pub(super) fn note_changed_gateways<'a>(&mut self, nids: impl Iterator<Item = &'a Nid>) {
+        if self.routes.list.routes.is_empty() {
+            return;
+        }
+        let was_gateway = |nid: &Nid| self.routes.table.as_ref().is_some_and(|table| table.is_gateway(nid));
         let is_gateway =
-            |nid: &Nid| table.is_gateway(nid) || self.peers.get(nid).is_some_and(|peer| peer.is_gateway());
-        self.routes.is_changed |= nids.any(is_gateway);
+            |nid: &&Nid| was_gateway(nid) || self.peers.get(nid).is_some_and(|peer| peer.is_gateway());
+        let changed: Vec<Nid> = nids.filter(is_gateway).copied().collect();
+        self.routes.is_changed |= !changed.is_empty();
+        for named in changed.iter().flat_map(|nid| self.named_gateways(nid)).collect::<BTreeSet<_>>() {
+            self.settle_gateway(&named);
+        }
     }
 
     /// The routes as the shards are to know them.
@@ -326,7 +360,11 @@ impl<O: Clone> Node<O> {
             }
         }
         if self.routes.table.is_none() || self.routes.is_changed || self.routes.near != near {
-            self.routes.table = Some(Arc::new(self.made_table(&near)));
+            // Shards look at what waits for gateways whenever there is another table.
+            let made = self.made_table(&near);
+            if self.routes.table.as_deref() != Some(&made) {
+                self.routes.table = Some(Arc::new(made));
+            }
             self.routes.near = near;
             self.routes.is_changed = false;
         }
@@ -334,10 +372,13 @@ impl<O: Clone> Node<O> {
     }
 
     fn made_table(&self, near: &[(Net, bool)]) -> NetRoutes {
-        let (mut nis, mut gateways, mut listed) = (Vec::new(), Vec::new(), BTreeSet::new());
-        for (spec, is_up) in self.routes.list.all() {
+        let (mut nis, mut gateways, mut listed) = (Vec::new(), Vec::<(Nid, Nid)>::new(), BTreeSet::new());
+        let (mut behind, mut dead) = (Vec::new(), Vec::new());
+        for Route { spec, is_up, .. } in self.routes.list.all() {
             let peer = self.peers.get(&spec.gateway);
             let nids = nids_of_gateway(&spec.gateway, peer);
+            let name = peer.map_or(spec.gateway, |peer| peer.primary);
+            behind.push((name, spec.net));
             // A peer that is not Multi-Rail takes messages for others by the NID that it was named by.
             let used = if peer.is_some_and(Peer::is_multi_rail) { &nids[..] } else { &nids[..1] };
             let usable = used.iter().filter(|nid| *is_up && !self.is_local(nid)).filter_map(|nid| {
@@ -347,7 +388,7 @@ impl<O: Clone> Node<O> {
             for (nid, awaits_link) in usable.take(GATEWAY_NIS_MAX) {
                 let ni = GatewayNi {
                     nid: *nid,
-                    gateway: peer.map_or(spec.gateway, |peer| peer.primary),
+                    gateway: name,
                     awaits_link: *awaits_link,
                     priority: spec.priority,
                     hops: spec.distance(),
@@ -357,10 +398,13 @@ impl<O: Clone> Node<O> {
                 nis.push((spec.net, ni));
             }
             if listed.insert(spec.gateway) {
-                gateways.extend(nids);
+                if self.gateways.is_dead(&spec.gateway) {
+                    dead.push(name);
+                }
+                gateways.extend(nids.into_iter().map(|nid| (nid, name)));
             }
         }
         let preferences = self.rules.preferred_gateways(|| self.gateway_names());
-        NetRoutes::new(nis, gateways).with_preferences(preferences)
+        NetRoutes::new(nis, Vec::new()).with_preferences(preferences).with_gateways(gateways, behind, &dead)
     }
 }

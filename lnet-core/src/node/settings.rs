@@ -1,22 +1,26 @@
-//! The global tunables of a node.
+//! The global tunables of a node, and its parameters.
 
 use core::time::Duration;
 
-use lnet_wire::{Discovery, Global};
+use lnet_wire::{Discovery, Global, Parameter};
 
 use super::{ChangeError, SettingRange};
 use crate::tunables::{ResponseTracking, Tunables};
 
-/// The values of all [`Global`]s.
+/// The values of all [`Global`]s and all [`Parameter`]s.
 ///
 /// Invariants: the retry count is at most the transaction timeout, and 0 while the sensitivity is; the LND
 /// timeout follows from both.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Settings([u32; Global::ALL.len()]);
+pub struct Settings {
+    globals: [u32; Global::ALL.len()],
+    parameters: [u32; Parameter::ALL.len()],
+}
 
 impl Default for Settings {
     fn default() -> Self {
-        Self(Global::ALL.map(Global::default_value))
+        let parameters = Parameter::ALL.map(Parameter::default_value);
+        Self { globals: Global::ALL.map(Global::default_value), parameters }
     }
 }
 
@@ -24,7 +28,22 @@ impl Settings {
     /// The value of one.
     #[must_use]
     pub const fn get(&self, setting: Global) -> u32 {
-        self.0[setting as usize]
+        self.globals[setting as usize]
+    }
+
+    /// The value of a parameter.
+    #[must_use]
+    pub const fn parameter(&self, parameter: Parameter) -> u32 {
+        self.parameters[parameter as usize]
+    }
+
+    /// The settings with another value of a parameter. `None` if the value is out of range.
+    #[must_use]
+    pub fn with_parameter(&self, parameter: Parameter, value: u32) -> Option<Self> {
+        let (least, greatest) = parameter.range();
+        let mut changed = *self;
+        changed.parameters[parameter as usize] = value;
+        (least..=greatest).contains(&value).then_some(changed)
     }
 
     /// What is done about the NIDs that peers tell.
@@ -49,6 +68,7 @@ impl Settings {
             transaction_timeout: Duration::from_secs(self.get(Global::TransactionTimeout).into()),
             response_tracking: response_tracking.unwrap_or_default(),
             retry_count: self.get(Global::RetryCount),
+            drops_asymmetric: self.get(Global::DropAsymRoute) != 0,
         }
     }
 
@@ -84,11 +104,11 @@ impl Settings {
         let is_settable = |value: &u32| setting != Global::LndTimeout && self.range(setting).contains(*value);
         let value = u32::try_from(value).ok().filter(is_settable)?;
         let mut changed = *self;
-        changed.0[setting as usize] = value;
+        changed.globals[setting as usize] = value;
         if setting == Global::HealthSensitivity && value == 0 {
-            changed.0[Global::RetryCount as usize] = 0;
+            changed.globals[Global::RetryCount as usize] = 0;
         }
-        changed.0[Global::LndTimeout as usize] = changed.lnd_timeout_s();
+        changed.globals[Global::LndTimeout as usize] = changed.lnd_timeout_s();
         Some(changed)
     }
 }
@@ -114,6 +134,28 @@ mod tests {
             let same = (setting != Global::LndTimeout).then_some(settings);
             assert_eq!(settings.with(setting, value), same, "{setting} {value}");
         }
+    }
+
+    #[test]
+    fn parameters_have_the_defaults_of_lnet_and_their_ranges() {
+        let settings = Settings::default();
+        for (at, parameter) in Parameter::ALL.into_iter().enumerate() {
+            assert_eq!(parameter as usize, at, "{parameter}");
+            let value = settings.parameter(parameter);
+            assert_eq!(settings.with_parameter(parameter, value), Some(settings), "{parameter} {value}");
+            assert_eq!(parameter.name().parse(), Ok(parameter));
+        }
+        use Parameter::{
+            AliveRouterCheckInterval, AvoidAsymRouterFailure, CheckRoutersBeforeUse, RouterPingTimeout,
+        };
+        let refused =
+            [(RouterPingTimeout, 0), (CheckRoutersBeforeUse, 2), (AliveRouterCheckInterval, 1 << 31)];
+        for (parameter, value) in refused {
+            assert_eq!(settings.with_parameter(parameter, value), None, "{parameter} {value}");
+        }
+        let changed = settings.with_parameter(AvoidAsymRouterFailure, 0).unwrap();
+        assert_eq!(changed.parameter(AvoidAsymRouterFailure), 0);
+        assert_eq!(changed.parameter(AliveRouterCheckInterval), 60);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use lnet_wire::Nid;
 
 use super::Node;
 use super::error::RequestError;
-use super::peers::{FormerNids, Peer};
+use super::peers::{FormerNids, Peer, peer_state};
 use crate::shard::Confirmation;
 use crate::topology::{FailedDiscovery, PRIORITY_NONE, PeerMap, PeerNid, PeerView, Steering, Topology};
 
@@ -97,7 +97,7 @@ impl<O: Clone> Node<O> {
     /// The newest snapshot, once.
     pub fn poll_snapshot(&mut self) -> Option<Arc<Topology>> {
         let has_news = self.tell_of_peers();
-        if has_news || core::mem::take(&mut self.snapshots.is_changed) {
+        if core::mem::take(&mut self.snapshots.is_changed) || has_news {
             self.publish();
         }
         self.snapshots.newest.take()
@@ -171,7 +171,7 @@ impl<O: Clone> Node<O> {
         };
         Some(PeerView {
             is_wanted: self.is_wanted(peer) || self.is_waited_for(peer),
-            is_gated: Self::is_gated(peer),
+            is_gated: Self::is_gated(peer) && !peer.is(peer_state::ROUTER_DISCOVERY),
             awaits_name: self.awaits_name(peer),
             failed: peer.error.as_deref().map(failed),
             nid_count,

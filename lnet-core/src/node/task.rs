@@ -421,7 +421,7 @@ impl<O: Clone> Node<O> {
         }
         let has_other_routes = task.plan.routes.is_some();
         if let Some(routes) = task.plan.routes.take() {
-            self.routes.replace(routes);
+            self.replace_routes(routes);
         }
         let has_other_nis = !task.plan.delete.is_empty() || !added.is_empty();
         if had_rules || !self.rules.rules().is_empty() || has_other_nis {
@@ -463,6 +463,7 @@ impl<O: Clone> Node<O> {
 
     fn settle(&mut self, task: &mut Task<O>) {
         self.snapshots.frozen = 0;
+        self.settle_gateways();
         self.publish();
         self.tell();
         task.generation = self.snapshots.generation;

@@ -42,7 +42,7 @@ pub(super) const STRANGER_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) enum Rank {
     /// A message or a request waits for it.
     Awaited,
-    /// The peer is configured, or has acknowledged a push.
+    /// The peer is configured, a gateway, or has acknowledged a push.
     Known,
     /// The peer has spoken, and nothing else is known of it.
     Stranger,
@@ -149,7 +149,7 @@ impl Peer {
     pub(super) const fn rank(&self) -> Rank {
         if self.awaited_since.is_some() {
             Rank::Awaited
-        } else if self.acked != 0 || self.is(peer_state::CONFIGURED) {
+        } else if self.acked != 0 || self.is(peer_state::CONFIGURED) || self.is_gateway() {
             Rank::Known
         } else {
             Rank::Stranger
@@ -263,16 +263,17 @@ impl<O: Clone> Node<O> {
         self.actions.push_back(Action::Forget { ping: ping.id });
         self.discoveries.counters.evicted += 1;
         let Some(primary) = self.end_wait(ping) else { return };
-        let since = self.peers.get(&primary).and_then(|peer| peer.awaited_since);
-        let time = self.own_timeout();
-        if since.is_some_and(|since| now < since + time) {
+        let awaited = self.peers.get(&primary).and_then(|peer| peer.awaited_since);
+        let until = awaited.map(|since| since + self.own_timeout());
+        let until = until.or_else(|| self.check_of(&primary).map(|check| check.begun_at + check.timeout));
+        if until.is_some_and(|until| now < until) {
             let is_ping = ping.purpose == PingPurpose::Discovery;
             self.set_state(
                 &primary,
                 if is_ping { peer_state::FORCE_PING } else { peer_state::FORCE_PUSH },
                 0,
             );
-            self.queue_visit(Rank::Awaited, primary);
+            self.queue_visit(self.rank_of(&primary), primary);
         } else {
             let error = RequestError::PingTimeout { nid: ping.nid, timeout: now - begun_at(ping) };
             self.discovered(&primary, Err(error));

@@ -9,7 +9,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::time::Duration;
 
-use lnet_wire::Nid;
+use lnet_wire::{Net, Nid};
 
 use super::Shard;
 use crate::lnd::{NiId, PathReport};
@@ -26,6 +26,9 @@ const WANTED_MAX: usize = 256;
 const WAITING_MAX: usize = 64;
 /// Peer NIs that speak from other addresses than their own, and wait at most to be told.
 const CAME_FROM_MAX: usize = 64;
+/// Gateways that are taken for dead, and nets that messages have come from by them, told at most until the
+/// routes are others.
+const FOREIGN_MAX: usize = 64;
 /// Changes of peers that wait at most to be told by a log.
 const PEER_CHANGES_MAX: usize = 64;
 
@@ -107,8 +110,12 @@ pub(super) struct News {
     wanted: VecDeque<Nid>,
     /// NIDs whose requests wait for a name.
     waiting: VecDeque<Nid>,
-    /// How many of both there were in all.
+    /// How many of these there were in all.
     wanted_count: u64,
+    /// Gateways that are taken for dead, with the nets of messages that have come by them, and how many of
+    /// these were told.
+    foreign: Vec<(Nid, Net)>,
+    foreign_told: usize,
     peer_changes: VecDeque<(Nid, PeerChange)>,
     came_from: VecDeque<(Nid, IpAddr)>,
     /// Whether there was ever one.
@@ -127,6 +134,8 @@ impl News {
             wanted: VecDeque::with_capacity(WANTED_MAX),
             waiting: VecDeque::with_capacity(WAITING_MAX),
             wanted_count: 0,
+            foreign: Vec::with_capacity(FOREIGN_MAX),
+            foreign_told: 0,
             peer_changes: VecDeque::with_capacity(PEER_CHANGES_MAX),
             came_from: VecDeque::with_capacity(CAME_FROM_MAX),
             speaks_any_from_elsewhere: false,
@@ -192,6 +201,20 @@ impl News {
             self.waiting.push_back(*nid);
             self.wanted_count += 1;
         }
+    }
+
+    /// Notes that a message from a net has come by a gateway that is taken for dead.
+    pub(super) fn note_foreign(&mut self, by: &Nid, net: Net) {
+        if self.foreign.len() < FOREIGN_MAX && !self.foreign.contains(&(*by, net)) {
+            self.foreign.push((*by, net));
+            self.wanted_count += 1;
+        }
+    }
+
+    /// Has what comes by dead gateways told anew: other ones may be dead.
+    pub(super) fn forget_foreign(&mut self) {
+        self.foreign.clear();
+        self.foreign_told = 0;
     }
 
     /// Whether a peer NI spoke from another address than its own, ever.
@@ -265,8 +288,16 @@ impl Shard {
         self.news.waiting.pop_front()
     }
 
-    /// How many NIDs [`Shard::poll_wanted`] and [`Shard::poll_waiting`] have had in all: there is something
-    /// new when this has grown.
+    /// A NID of a gateway that the snapshot has as dead, and the net of a message that has come by it: each
+    /// once for each table of routes.
+    pub fn poll_foreign(&mut self) -> Option<(Nid, Net)> {
+        let next = self.news.foreign.get(self.news.foreign_told).copied()?;
+        self.news.foreign_told += 1;
+        Some(next)
+    }
+
+    /// How many there were in all of what [`Shard::poll_wanted`], [`Shard::poll_waiting`] and
+    /// [`Shard::poll_foreign`] tell: there is something new when this has grown.
     #[must_use]
     #[inline]
     pub const fn wanted_count(&self) -> u64 {

@@ -332,9 +332,14 @@ impl Shard {
             return Err(DropReason::NoSource);
         }
         let source = &header.source.nid;
-        if source != from && !self.may_speak_for(from, source) {
-            self.news.note_forged(ForgedSource { ni, from: *from, source: *source });
-            return Err(DropReason::ForgedSource);
+        if source != from {
+            if !self.may_speak_for(from, source) {
+                self.news.note_forged(ForgedSource { ni, from: *from, source: *source });
+                return Err(DropReason::ForgedSource);
+            }
+            if self.comes_by_dead(from, source)? {
+                self.news.note_foreign(from, source.net());
+            }
         }
         if !self.faults.is_active() {
             return Ok(None);
@@ -352,6 +357,20 @@ impl Shard {
             Some(own) => !own.facts.proves_sources && self.topology.is_same_peer(source, from),
             None => self.topology.comes_by(from, source),
         }
+    }
+
+    /// Whether a message for this node has come by a gateway that is taken for dead (LNet `lib-move.c:
+    /// lnet_check_route_inconsistency`; spec: core 11.4). With a gateway there has to be a route back by it,
+    /// where that is demanded.
+    #[cold]
+    fn comes_by_dead(&self, from: &Nid, source: &Nid) -> Result<bool, DropReason> {
+        let Some(routes) = self.topology.net_routes().filter(|_| self.topology.comes_by(from, source)) else {
+            return Ok(false);
+        };
+        if self.topology.tunables().drops_asymmetric && !routes.leads_back(from, source.net()) {
+            return Err(DropReason::AsymmetricRoute);
+        }
+        Ok(routes.is_dead(from))
     }
 
     /// Decides on a message that was found acceptable.

@@ -202,6 +202,7 @@ impl Shard {
     /// Has the messages that wait for gateways which lead nowhere any more go by others, if there are any.
     #[cold]
     fn follow_routes(&mut self, now: Instant) {
+        self.news.forget_foreign();
         let topology = Arc::clone(&self.topology);
         let serving = topology.local_nis().filter(|(_, local)| local.status == NiStatus::Up);
         serving.for_each(|(ni, _)| self.redirect(now, ni));

@@ -6,6 +6,7 @@
 //! apart stand together, a *tier*. A look-up is two binary searches, however many routes there are.
 
 use alloc::boxed::Box;
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use lnet_model::pattern::UdspPattern;
@@ -37,7 +38,18 @@ impl GatewayNi {
     }
 }
 
-/// The net routes of a node that are up.
+/// A NID of a gateway.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct GatewayNid {
+    nid: Nid,
+    /// Number of the gateway.
+    gateway: u32,
+    /// Whether the gateway is taken for dead.
+    is_dead: bool,
+}
+
+/// The net routes of a node: those that are up to be chosen from, all of them to judge what comes by
+/// gateways.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct NetRoutes {
     /// The nets in order, each with the index of its first NI; its last one stands before those of the next.
@@ -45,18 +57,19 @@ pub struct NetRoutes {
     /// NIs by net, tier and their own net.
     nis: Box<[GatewayNi]>,
     /// All NIDs of all gateways in order, those of gateways whose routes are down among them.
-    gateways: Box<[Nid]>,
+    gateways: Box<[GatewayNid]>,
+    /// The nets behind each gateway by its number, in order: also those to which its route is down.
+    behind: Box<[(u32, Net)]>,
     /// Which NIDs prefer which gateways, these by their primary NIDs.
     preferences: Box<[(UdspPattern, Box<[Nid]>)]>,
 }
 
 impl NetRoutes {
-    /// A table of NIs by the nets that they lead to, with the NIDs of all gateways.
+    /// A table of NIs by the nets that they lead to, with the NIDs of all gateways, each a gateway of its own.
     #[must_use]
-    pub fn new(mut nis: Vec<(Net, GatewayNi)>, mut gateways: Vec<Nid>) -> Self {
+    pub fn new(mut nis: Vec<(Net, GatewayNi)>, gateways: Vec<Nid>) -> Self {
+        let behind = nis.iter().map(|(net, ni)| (ni.nid, *net)).collect();
         nis.sort_by_key(|(net, ni)| (*net, ni.tier(), ni.nid.net()));
-        gateways.sort();
-        gateways.dedup();
         let mut nets: Vec<(Net, u32)> = Vec::new();
         for ((net, _), at) in nis.iter().zip(0..) {
             if nets.last().is_none_or(|(last, _)| last != net) {
@@ -64,7 +77,30 @@ impl NetRoutes {
             }
         }
         let nis = nis.into_iter().map(|(_, ni)| ni).collect();
-        Self { nets: nets.into(), nis, gateways: gateways.into(), preferences: Box::default() }
+        let gateways = gateways.into_iter().map(|nid| (nid, nid)).collect();
+        Self { nets: nets.into(), nis, ..Self::default() }.with_gateways(gateways, behind, &[])
+    }
+
+    /// Sets the NIDs of all gateways, each with that by which its gateway is named here; the nets behind
+    /// gateways by these names; and the names of gateways that are taken for dead.
+    #[must_use]
+    pub fn with_gateways(self, mut gateways: Vec<(Nid, Nid)>, behind: Vec<(Nid, Net)>, dead: &[Nid]) -> Self {
+        let mut names: Vec<Nid> = gateways.iter().map(|(_, name)| *name).collect();
+        names.sort();
+        names.dedup();
+        gateways.sort();
+        gateways.dedup_by_key(|(nid, _)| *nid);
+        let dead: BTreeSet<&Nid> = dead.iter().collect();
+        let number = |name: &Nid| names.binary_search(name).ok().map(|number| number as u32);
+        let of = |(nid, name): (Nid, Nid)| {
+            Some(GatewayNid { nid, gateway: number(&name)?, is_dead: dead.contains(&name) })
+        };
+        let mut behind: Vec<_> =
+            behind.into_iter().filter_map(|(name, net)| Some((number(&name)?, net))).collect();
+        behind.sort_unstable();
+        behind.dedup();
+        let gateways = gateways.into_iter().filter_map(of).collect();
+        Self { gateways, behind: behind.into(), ..self }
     }
 
     /// Sets which NIDs prefer which gateways, these by their primary NIDs.
@@ -90,7 +126,25 @@ impl NetRoutes {
     /// Whether a NID is that of a gateway, be its routes up or down.
     #[must_use]
     pub fn is_gateway(&self, nid: &Nid) -> bool {
-        self.gateways.binary_search(nid).is_ok()
+        self.gateway(nid).is_some()
+    }
+
+    /// Whether a NID is that of a gateway which is taken for dead.
+    #[must_use]
+    pub fn is_dead(&self, nid: &Nid) -> bool {
+        self.gateway(nid).is_some_and(|gateway| gateway.is_dead)
+    }
+
+    /// Whether there is a route to a net by the gateway that has a NID, be it up or down.
+    #[must_use]
+    pub fn leads_back(&self, gateway: &Nid, net: Net) -> bool {
+        let its = self.gateway(gateway);
+        its.is_some_and(|its| self.behind.binary_search(&(its.gateway, net)).is_ok())
+    }
+
+    fn gateway(&self, nid: &Nid) -> Option<&GatewayNid> {
+        let at = self.gateways.binary_search_by_key(nid, |gateway| gateway.nid).ok()?;
+        self.gateways.get(at)
     }
 }
 
@@ -163,9 +217,26 @@ mod tests {
         assert_eq!([1, 2, 3].map(|host| routes.is_gateway(&nid(1, host))), [true, false, true]);
     }
 
+    #[test]
+    fn what_comes_by_a_gateway_is_judged_by_all_of_its_routes() {
+        let [far, farther, other] = [9, 8, 7].map(|net| nid(net, 1).net());
+        let [first, second, third] = [1, 2, 3].map(|host| nid(1, host));
+        let gateways = vec![(third, third), (second, first), (first, first)];
+        let behind = vec![(third, farther), (first, far), (first, farther)];
+        let routes = NetRoutes::default().with_gateways(gateways, behind, &[first]);
+        assert_eq!([first, second, third].map(|nid| routes.is_dead(&nid)), [true, true, false]);
+        for (gateway, expected) in [(first, [true, true, false]), (second, [true, true, false])] {
+            assert_eq!([far, farther, other].map(|net| routes.leads_back(&gateway, net)), expected);
+        }
+        assert!(routes.leads_back(&third, farther) && !routes.leads_back(&third, far));
+        assert!(!routes.is_gateway(&nid(1, 4)) && !routes.leads_back(&nid(1, 4), far));
+    }
+
     /// The figure that the table is made for: 200 bytes a route, with two NIs of its gateway.
     #[test]
     fn a_route_takes_few_bytes() {
-        assert!(2 * (size_of::<GatewayNi>() + size_of::<Nid>()) + size_of::<(Net, u32)>() <= 200);
+        let of_ni = size_of::<GatewayNi>() + size_of::<GatewayNid>();
+        let of_route = size_of::<(Net, u32)>() + size_of::<(u32, Net)>();
+        assert!(2 * of_ni + of_route <= 200, "{of_ni} {of_route}");
     }
 }

@@ -13,6 +13,7 @@ use lnet_core::node::{
 use lnet_core::shard::Confirmation;
 use lnet_core::time::Instant;
 use lnet_core::topology::{NiStatus, Topology};
+use lnet_wire::ping::{self, Features, PingNi};
 use lnet_wire::{NetType, Nid};
 
 /// What an LND wants to know, here.
@@ -35,6 +36,15 @@ pub(crate) fn spec(net: u16, host: u8) -> NiSpec<Lnd> {
 
 pub(crate) fn refused() -> DriverError {
     DriverError { errno: 100, message: "no such device".into() }
+}
+
+/// The word of a node with these NIs, each with whether it is up, by this number.
+pub(crate) fn word(features: Features, sequence: u32, nis: &[(Nid, bool)]) -> Vec<u8> {
+    let status = |is_up| if is_up { ping::NiStatus::UP } else { ping::NiStatus::DOWN };
+    let nis = nis.iter().map(|(nid, is_up)| PingNi { nid: *nid, status: status(*is_up) });
+    let mut bytes = vec![0; ping::encoded_bytes(nis.clone()).unwrap()];
+    ping::write(&mut bytes, features, 12345, sequence, nis).unwrap();
+    bytes
 }
 
 /// A node with shards that take every snapshot at once and are quiet, unless a test says otherwise, and
@@ -151,6 +161,19 @@ impl Runner {
             self.run();
         }
         self.told.clear();
+    }
+
+    /// The pings to a NID that wait for their answers fail.
+    pub(crate) fn fail(&mut self, to: &Nid) {
+        let is_its = |action: &mut Action<Lnd>| matches!(action, Action::Ping { nid, .. } if nid == to);
+        let waiting: Vec<_> = self.done.extract_if(.., is_its).collect();
+        assert!(!waiting.is_empty(), "{to} is not asked");
+        for action in waiting {
+            let Action::Ping { ping, .. } = action else { unreachable!() };
+            let error = DriverError { errno: 111, message: "refused".into() };
+            self.node.handle_report(self.now, Report::Unanswered { ping, error });
+            self.run();
+        }
     }
 
     pub(crate) fn start(&mut self, request: Request<Lnd>) -> RequestId {

@@ -7,6 +7,7 @@ mod batches;
 mod claims;
 mod common;
 mod edits;
+mod gateways;
 mod health;
 mod lies;
 mod lost_nids;

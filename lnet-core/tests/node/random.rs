@@ -201,6 +201,7 @@ impl Run {
             }
             NodeChange::Set { setting: Global::NumaRange, value } => self.numa_range = *value as u32,
             NodeChange::Set { .. }
+            | NodeChange::SetParameter { .. }
             | NodeChange::SetHealth { .. }
             | NodeChange::SetLndTimeout { .. }
             | NodeChange::SetPolicy { .. }

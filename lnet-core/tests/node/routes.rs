@@ -1,5 +1,7 @@
 //! Net routes that the administrator makes.
 
+use std::time::Duration;
+
 use lnet_core::node::{
     Action, GATEWAY_NIS_MAX, Node, NodeChange, PeerEdit, PingKind, Report, Request, RequestError, peer_state,
 };
@@ -9,7 +11,7 @@ use lnet_model::route::RouteSpec;
 use lnet_wire::ping::{self, Features, NiStatus, PingNi};
 use lnet_wire::{Net, Nid};
 
-use crate::common::{Lnd, Runner, nid, spec};
+use crate::common::{Lnd, Runner, nid, spec, word};
 
 const ROUTER: Features = Features(0x1A);
 
@@ -190,18 +192,17 @@ fn routes_go_with_the_net_of_their_gateways() {
 fn a_route_is_up_as_it_is_told_and_its_gateway_is_near() {
     let mut runner = runner();
     runner.batch(&[route(far(), nid(1, 7)), route(far(), nid(2, 7))]).unwrap();
-    assert!(runner.node.set_route_state(far(), &nid(1, 7), false));
-    assert!(!runner.node.set_route_state(far(), &nid(1, 8), false));
-    runner.run();
+    runner.fail(&nid(1, 7));
     assert_eq!(to(&runner, far()), [nid(2, 7)]);
     assert!(runner.topology.net_routes().unwrap().is_gateway(&nid(1, 7)), "what comes by it counts");
     let states: Vec<_> = runner.node.net_routes().map(|route| route.is_up).collect();
     assert_eq!(states, [false, true]);
     // Another batch leaves it as it is.
     runner.batch(&[route(nid(8, 1).net(), nid(1, 7))]).unwrap();
-    assert_eq!((to(&runner, far()), to(&runner, nid(8, 1).net())), (vec![nid(2, 7)], vec![nid(1, 7)]));
-    runner.node.set_route_state(far(), &nid(1, 7), true);
-    runner.run();
+    assert_eq!((to(&runner, far()), to(&runner, nid(8, 1).net())), (vec![nid(2, 7)], vec![]));
+    runner.advance(Duration::from_secs(10));
+    runner.answer_all(&[nid(1, 7)], &word(ROUTER, 1, &[(nid(1, 7), true)]));
+    assert_eq!(to(&runner, far()), [nid(1, 7), nid(2, 7)]);
     // Without a link nothing goes by a gateway, or it waits.
     let link = |runner: &mut Runner, nid: Nid, is_up| {
         let ni = runner.node.ni(&nid).unwrap().ni;
@@ -274,10 +275,11 @@ fn who_is_behind_a_gateway_is_asked_by_it() {
     runner.start(ping(Some(nid(1, 1))));
     let is_ping = |action: &Action<Lnd>| matches!(action, Action::Ping { nid, kind: PingKind::Ordinary, .. } if *nid == behind);
     assert_eq!(runner.done.iter().filter(|action| is_ping(action)).count(), 1);
-    runner.node.set_route_state(far(), &nid(1, 7), false);
+    runner.fail(&nid(1, 7));
     let refused = runner.start(ping(None));
     assert_eq!(runner.result(refused), Some(Err(RequestError::PingUnreachable(behind))), "the route is down");
-    runner.node.set_route_state(far(), &nid(1, 7), true);
+    runner.advance(Duration::from_secs(10));
+    runner.answer_all(&[nid(1, 7)], &word(ROUTER, 1, &[(nid(1, 7), true)]));
     // NIDs that no route leads to are none that it is reached by.
     let nids = [behind, nid(9, 6), nid(8, 5)];
     let nis = nids.iter().map(|nid| PingNi { nid: *nid, status: NiStatus::UP });

@@ -13,6 +13,7 @@ mod faults;
 mod faults_model;
 mod forward;
 mod gate;
+mod gateways;
 mod identity;
 mod initiator;
 mod kernel;

@@ -19,9 +19,9 @@ use crate::common::{FOREIGN, NOW, Node, config, local_ni, nid, put_request};
 /// A NID behind gateways, and another one.
 const FAR: (u16, u8) = (9, 5);
 /// Two local nets.
-const NIS: [NiId; 2] = [NiId(0), NiId(1)];
+pub(crate) const NIS: [NiId; 2] = [NiId(0), NiId(1)];
 
-fn far() -> Nid {
+pub(crate) fn far() -> Nid {
     nid(FAR.0, FAR.1)
 }
 
@@ -41,40 +41,40 @@ pub(crate) fn routes(to: &[(Nid, GatewayNi)]) -> Option<Arc<NetRoutes>> {
 }
 
 /// A node on `tcp1` and `tcp2`.
-fn topology(by: &[GatewayNi]) -> Topology {
+pub(crate) fn topology(by: &[GatewayNi]) -> Topology {
     let locals = vec![local_ni(nid(1, 1), 16, 4), local_ni(nid(2, 1), 16, 4)];
     let by: Vec<_> = by.iter().map(|ni| (far(), *ni)).collect();
     Topology::new(locals).with_net_routes(routes(&by))
 }
 
-fn node_of(topology: Topology) -> Node {
+pub(crate) fn node_of(topology: Topology) -> Node {
     let limits = Limits { peers: 64, ..config().limits };
     Node::new(ShardConfig { topology: Arc::new(topology), limits, ..config() })
 }
 
-fn update(node: &mut Node, topology: Topology) {
+pub(crate) fn update(node: &mut Node, topology: Topology) {
     let generation = node.shard.topology().generation() + 1;
     node.shard.update(NOW, Arc::new(topology.with_generation(generation)));
 }
 
-fn put(node: &mut Node, to: Nid) {
+pub(crate) fn put(node: &mut Node, to: Nid) {
     put_from(node, to, None);
 }
 
-fn put_from(node: &mut Node, to: Nid, self_nid: Option<Nid>) {
+pub(crate) fn put_from(node: &mut Node, to: Nid, self_nid: Option<Nid>) {
     let md = node.shard.bind(&node.md(10)).unwrap();
     let target = ProcessId::lustre(to);
     node.shard.put(NOW, &PutRequest { target, self_nid, ..put_request(md, 0) }).unwrap();
 }
 
-fn sent(node: &mut Node) -> Vec<Transmit> {
+pub(crate) fn sent(node: &mut Node) -> Vec<Transmit> {
     let by = |node: &mut Node, ni| node.shard.poll_transmit(NOW, ni).map(|lent| *lent.transmit);
     NIS.into_iter().flat_map(|ni| std::iter::from_fn(|| by(node, ni)).collect::<Vec<_>>()).collect()
 }
 
 /// The only message that leaves.
 #[track_caller]
-fn one(node: &mut Node) -> Transmit {
+pub(crate) fn one(node: &mut Node) -> Transmit {
     let sent = sent(node);
     assert_eq!(sent.len(), 1, "{sent:?}");
     sent[0]
@@ -95,7 +95,7 @@ fn hops(node: &mut Node, to: Nid, count: usize) -> Vec<Nid> {
 
 /// All has come home.
 #[track_caller]
-fn check_rest(node: &mut Node) {
+pub(crate) fn check_rest(node: &mut Node) {
     assert_eq!(sent(node), []);
     assert_eq!((node.shard.usage().messages, node.shard.poll_timeout()), (0, None));
     for peer in node.shard.peers() {
@@ -293,7 +293,7 @@ fn nids_of_a_multi_rail_peer_take_turns() {
 }
 
 /// A message from a far node, by a gateway.
-fn put_from_far(ack: bool) -> Header {
+pub(crate) fn put_from_far(ack: bool) -> Header {
     let ack_md = if ack { FOREIGN } else { WireHandle::NONE };
     let body = Body::Put { ack_md, match_bits: 5, hdr_data: 0, portal: 4, offset: 0 };
     let [destination, source] = [nid(1, 1), far()].map(ProcessId::lustre);
@@ -301,13 +301,13 @@ fn put_from_far(ack: bool) -> Header {
 }
 
 /// Posts a descriptor for what comes from far.
-fn post(node: &mut Node) {
+pub(crate) fn post(node: &mut Node) {
     let sink = MdSpec { options: MdOptions::PUT, ..node.md(100) };
     node.post(5, &sink);
 }
 
 /// The header arrives by a node, whole if it is taken.
-fn arrive(node: &mut Node, by: Nid, header: &Header) -> Verdict {
+pub(crate) fn arrive(node: &mut Node, by: Nid, header: &Header) -> Verdict {
     let verdict = node.shard.header(NOW, NIS[0], &by, RxId(0), header);
     if verdict != Verdict::Drop {
         node.shard.received(NOW, RxId(0), Status::Ok);
@@ -378,7 +378,7 @@ fn a_response_goes_by_another_gateway_if_its_own_is_none_any_more() {
 }
 
 /// Sends as many messages as the gateway has credits for, and two that wait.
-fn fill(node: &mut Node) -> Vec<Transmit> {
+pub(crate) fn fill(node: &mut Node) -> Vec<Transmit> {
     (0..6).for_each(|_| put(node, far()));
     let sent = sent(node);
     assert_eq!(sent.len(), 4, "the others wait");

@@ -97,7 +97,12 @@ pub(super) async fn get(
 
 /// Tells a node what this one says of itself, and waits for its acknowledgement. Dropping the future gives
 /// the PUT up.
-pub(super) async fn push(lnet: &Lnet, nid: Nid, bytes: &[u8]) -> Result<(), DriverError> {
+pub(super) async fn push(
+    lnet: &Lnet,
+    nid: Nid,
+    self_nid: Option<Nid>,
+    bytes: &[u8],
+) -> Result<(), DriverError> {
     let pushed = async || {
         let events = lnet.shard(0)?.create_event_queue(GET_EVENTS)?;
         // One PUT, one ACK.
@@ -105,7 +110,8 @@ pub(super) async fn push(lnet: &Lnet, nid: Nid, bytes: &[u8]) -> Result<(), Driv
             MdSpec::new(bytes.len() as u64, Threshold::Count(2), MdOptions::TRACK_RESPONSE, events.handle());
         let source =
             lnet.shard(0)?.bind(&md, Buffer::from(bytes.to_vec())).map_err(|refused| refused.error)?;
-        source.put(&Target::new(nid, PING_PORTAL, PING_MATCH_BITS), Ack::Wanted, 0).await
+        let target = Target { self_nid, ..Target::new(nid, PING_PORTAL, PING_MATCH_BITS) };
+        source.put(&target, Ack::Wanted, 0).await
     };
     let queued = once_there_is_room(pushed).await.map_err(|error| driver_error(&error))?;
     match queued.event.status() {

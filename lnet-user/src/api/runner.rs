@@ -545,11 +545,11 @@ fn carry_out(core: &Arc<Core>, action: Action<LndOptions>, work: &Work) {
             let answered = move |result| Done::Answered { ping, result };
             work.push(Box::pin(async move { get.await.map_or(Done::Forgotten, answered) }));
         }
-        Action::Push { ping, nid, bytes } => {
+        Action::Push { ping, nid, source, bytes } => {
             let lnet = Lnet::of_runner(core);
             let put = async move {
                 let _slot = lnet.inner.runner.ping_slots.acquire().await.ok();
-                pings::push(&lnet, nid, &bytes).await
+                pings::push(&lnet, nid, source, &bytes).await
             };
             let (put, abort) = abortable(put);
             books().gets.insert(ping, abort);

@@ -16,7 +16,7 @@ use lnet_core::topology::MemoryNode;
 use lnet_io::memory::{Buffer, Memory, Terms};
 use lnet_io::reactor::{WaitError, Waiter, Waker, WatchId};
 use lnet_io::region::{Fragments, LeaseError, ReadLease};
-use lnet_wire::Nid;
+use lnet_wire::{Net, Nid};
 use lnet_xdp::XdpLnd;
 use thiserror::Error;
 
@@ -182,6 +182,11 @@ impl Worker {
     /// A peer NI that speaks from another address than its own, once ([`Shard::poll_came_from`]).
     pub(crate) fn poll_came_from(&mut self) -> Option<(Nid, std::net::IpAddr)> {
         self.shard.poll_came_from()
+    }
+
+    /// A gateway that is taken for dead, and the net of what has come by it, once ([`Shard::poll_foreign`]).
+    pub(crate) fn poll_foreign(&mut self) -> Option<(Nid, Net)> {
+        self.shard.poll_foreign()
     }
 
     /// A NID from which a request waits for a name, once ([`Shard::poll_waiting`]).

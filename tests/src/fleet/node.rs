@@ -157,6 +157,9 @@ impl Member {
             while let Some(nid) = self.shard.poll_waiting() {
                 self.node.handle_report(now, Report::Waiting { nid });
             }
+            while let Some((by, net)) = self.shard.poll_foreign() {
+                self.node.handle_report(now, Report::Foreign { by, net });
+            }
             while let Some(note) = self.shard.poll_paths() {
                 self.node.handle_report(now, Report::Path(note));
             }

@@ -453,7 +453,7 @@ impl Stage {
                     self.send("ping", from, nid, What::Ping { ping, length_bytes });
                 }
             }
-            Action::Push { ping, nid, bytes } if !is_old => {
+            Action::Push { ping, nid, bytes, .. } if !is_old => {
                 if let Some(from) = source(&nid) {
                     self.send("push", from, nid, What::Push { ping, bytes });
                 }

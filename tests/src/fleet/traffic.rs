@@ -202,7 +202,7 @@ impl World<'_> {
                 let ping_from = |source| Event::Ping { from: life, ping, source, nid, length_bytes };
                 self.send_to_peer(number, (ping, nid), ping_from);
             }
-            Action::Push { ping, nid, bytes } => {
+            Action::Push { ping, nid, bytes, .. } => {
                 self.report.pushes += 1;
                 self.count_late(number, nid, bytes.len());
                 let push_from =

@@ -383,7 +383,7 @@ impl TwoRails {
                 let bytes = asked.member.published.to_vec();
                 answer(&mut self.ends[number], ping, nid, &bytes[..bytes.len().min(length_bytes)]);
             }
-            Action::Push { ping, nid: to, bytes } => {
+            Action::Push { ping, nid: to, bytes, .. } => {
                 let from = self.ends[number].nid(0);
                 let other = &mut self.ends[1 - number];
                 let report = Report::Pushed { from, bytes: &bytes, length_bytes: bytes.len() };

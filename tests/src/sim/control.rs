@@ -195,7 +195,7 @@ impl World {
                 Action::Ping { ping, nid, source, length_bytes, .. } => {
                     self.ask(number, ping, nid, Word::Ping { source, length_bytes: length_bytes as u32 });
                 }
-                Action::Push { ping, nid, bytes } => self.ask(number, ping, nid, Word::Push(bytes)),
+                Action::Push { ping, nid, bytes, .. } => self.ask(number, ping, nid, Word::Push(bytes)),
                 Action::Forget { ping } => self.forget_errand(number, ping),
                 Action::Disconnect { nid } => self.end_from_elsewhere(number, &nid),
                 _ => {}

@@ -81,18 +81,22 @@ impl Core {
             let wanted: Vec<_> = std::iter::from_fn(|| worker.poll_wanted()).collect();
             let came_from: Vec<_> = std::iter::from_fn(|| worker.poll_came_from()).collect();
             let waiting: Vec<_> = std::iter::from_fn(|| worker.poll_waiting()).collect();
+            let foreign: Vec<_> = std::iter::from_fn(|| worker.poll_foreign()).collect();
             let paths: Vec<_> = std::iter::from_fn(|| worker.poll_paths()).collect();
             let health: Vec<_> = std::iter::from_fn(|| worker.poll_health()).collect();
-            (wanted, (came_from, waiting), paths, health)
+            (wanted, (came_from, waiting, foreign), paths, health)
         });
         let told = told.await?;
         let mut machine = self.runner.machine();
         let now = self.runner.clock.now();
-        for (wanted, (came_from, waiting), paths, health) in told {
+        for (wanted, (came_from, waiting, foreign), paths, health) in told {
             for (nid, address) in came_from {
                 machine.handle_report(now, Report::CameFrom { nid, address });
             }
             waiting.into_iter().for_each(|nid| machine.handle_report(now, Report::Waiting { nid }));
+            for (by, net) in foreign {
+                machine.handle_report(now, Report::Foreign { by, net });
+            }
             wanted.into_iter().for_each(|nid| machine.handle_report(now, Report::Wanted { nid }));
             paths.into_iter().for_each(|note| machine.handle_report(now, Report::Path(note)));
             health.into_iter().for_each(|note| machine.handle_report(now, Report::Health(note)));

@@ -17,6 +17,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("header", &["bytes", "nid"]),
             ("names", &[]),
             ("global", &["names"]),
+            ("parameter", &["names"]),
             ("ping", &["bytes", "nid"]),
             ("selftest", &["bytes"]),
             ("socklnd", &["bytes", "header", "nid"]),
