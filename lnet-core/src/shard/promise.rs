@@ -14,7 +14,7 @@ use super::target::Inbound;
 use crate::collections::NONE;
 use crate::lnd::{Cause, NiId, PeerSlot, Span, Status, Transmit, TxId};
 use crate::md::{Ending, MdOptions};
-use crate::message::{Budget, Gated, Message, MessageState, Purpose, SILENT_MAX};
+use crate::message::{Budget, Gated, Message, MessageState, Purpose, Queued, SILENT_MAX};
 use crate::stats::DropReason;
 use crate::time::Instant;
 use crate::topology::NiStatus;
@@ -157,7 +157,7 @@ impl Shard {
         if let Purpose::Ack { is_late: true } = purpose {
             let message = self.enlist(record);
             self.messages.gate(message, (now + ACK_WAIT, 0));
-        } else if request.source.nid != next_hop && self.has_lost_gateway(&next_hop, &request.source.nid) {
+        } else if self.has_lost_gateway(&next_hop, &request.source.nid) {
             self.launch_anew(now, record);
         } else {
             self.launch(now, record);
@@ -165,16 +165,28 @@ impl Shard {
     }
 
     /// Whether a response to a NID behind gateways would go by a node that is none any more.
+    #[inline]
+    pub(super) fn has_lost_gateway(&self, next_hop: &Nid, destination: &Nid) -> bool {
+        next_hop != destination && self.is_no_gateway(next_hop, destination)
+    }
+
     #[cold]
-    fn has_lost_gateway(&self, next_hop: &Nid, destination: &Nid) -> bool {
+    fn is_no_gateway(&self, next_hop: &Nid, destination: &Nid) -> bool {
         self.topology.on_net(destination.net()).is_none() && !self.topology.comes_by(next_hop, destination)
     }
 
     /// Sends a response by another gateway than the one that its request came by, which is none any more.
     #[cold]
     fn launch_anew(&mut self, now: Instant, record: MessageState) {
-        let Transmit { ni, header, .. } = record.transmit;
         let message = self.enlist(record);
+        self.send_by_another(now, message);
+        self.settle(now);
+    }
+
+    /// Has a response go by a gateway to which no peer credit was taken yet; it ends where there is none.
+    #[cold]
+    fn send_by_another(&mut self, now: Instant, message: Message<Queued>) {
+        let Transmit { ni, header, .. } = self.messages.record(&message).transmit;
         let request = RouteRequest { by: Some(ni), ..RouteRequest::default() };
         let choice = self.select_route(now, &header.destination.nid, &request);
         match choice.and_then(|choice| self.move_to_peer(&message, &choice)) {
@@ -184,7 +196,6 @@ impl Shard {
             }
             None => self.end(message, Status::NeverSent(Cause::Unreachable)),
         }
-        self.settle(now);
     }
 
     /// Sends the ACKs that have waited for this ([`MdOptions::ACK_LATE`]).
@@ -207,6 +218,11 @@ impl Shard {
     pub(super) fn send_late(&mut self, now: Instant, ack: Message<Gated>) {
         let ack = self.messages.let_go(ack);
         self.begin_time(now, &ack);
-        self.take_peer_credit(now, ack);
+        let Transmit { next_hop, header, .. } = self.messages.record(&ack).transmit;
+        if self.has_lost_gateway(&next_hop, &header.destination.nid) {
+            self.send_by_another(now, ack);
+        } else {
+            self.take_peer_credit(now, ack);
+        }
     }
 }

@@ -47,6 +47,8 @@ impl Shard {
     /// links are for a moment that are reset, and else ends as [`Cause::Unreachable`]. Responses, and
     /// requests that name their NI, leave by no other: responses go on unless the NI is closed, requests
     /// where it is down, the rest ends. A message that arrived by a closed NI and waits is dropped.
+    /// Messages that wait for a gateway which leads nowhere any more go by another one; responses do where the
+    /// node is no gateway any more.
     ///
     /// # Panics
     /// If the snapshot has more slots than the limits; if an NI has gone, or another one has its slot,
@@ -204,8 +206,8 @@ impl Shard {
     fn follow_routes(&mut self, now: Instant) {
         self.news.forget_foreign();
         let topology = Arc::clone(&self.topology);
-        let serving = topology.local_nis().filter(|(_, local)| local.status == NiStatus::Up);
-        serving.for_each(|(ni, _)| self.redirect(now, ni));
+        let using = topology.local_nis().filter(|(_, local)| local.serves() || local.holds_messages());
+        using.for_each(|(ni, _)| self.redirect(now, ni));
     }
 
     /// An NI serves no more.
@@ -361,29 +363,33 @@ impl Shard {
     fn next_path(&self, now: Instant, record: &MessageState) -> Option<Choice> {
         let path = path_of(record);
         let ni = path.ni;
+        let is_ping = super::initiator::finds_out(&record.transmit.header.body);
+        let memory = self.memory_node_of(&record.purpose);
+        let bound = || {
+            let request = RouteRequest { by: Some(ni), memory, is_ping, avoid: None };
+            self.select_route(now, &path.destination, &request)
+        };
+        // The node that was a gateway may forward it still.
+        let bound = |is_lost: bool| if is_lost { bound().unwrap_or(path) } else { path };
         if record.is_response() {
-            return self.is_still_answered_by(ni).then_some(path);
+            let is_lost = || self.has_lost_gateway(&path.next_hop, &path.destination);
+            return self.is_still_answered_by(ni).then(|| bound(is_lost()));
         }
         // A link that is down may be back in a moment.
         let waits = || match self.topology.known_ni(ni).holds_messages() {
-            true => Some(path),
+            true => Some(bound(self.is_route_lost(&path))),
             false if record.is_bound => None,
             false => self.select_down(&path.destination, None),
         };
-        let is_ping = super::initiator::finds_out(&record.transmit.header.body);
-        let memory = self.memory_node_of(&record.purpose);
         if self.topology.known_ni(ni).serves() {
             if !self.is_route_lost(&path) {
                 return Some(path);
             }
-            let by = record.is_bound.then_some(ni);
-            let request = RouteRequest { by, memory, is_ping, avoid: None };
-            let other = match by {
-                Some(_) => self.select_route(now, &path.destination, &request),
-                None => self.select_again(now, &path, (memory, is_ping)),
+            let other = match record.is_bound {
+                true => None,
+                false => self.select_again(now, &path, (memory, is_ping)),
             };
-            // The node that was a gateway may forward it still.
-            return Some(other.unwrap_or(path));
+            return Some(other.unwrap_or_else(|| bound(record.is_bound)));
         }
         if record.is_bound {
             return waits();
@@ -401,7 +407,10 @@ impl Shard {
         let record = self.messages.record(message);
         let ni = record.transmit.ni;
         match record.is_response() {
-            true => self.is_still_answered_by(ni),
+            true => {
+                let path = path_of(record);
+                self.is_still_answered_by(ni) && !self.has_lost_gateway(&path.next_hop, &path.destination)
+            }
             false => self.topology.known_ni(ni).serves() && !self.is_route_lost(&path_of(record)),
         }
     }
