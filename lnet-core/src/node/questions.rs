@@ -125,13 +125,14 @@ impl<O: Clone> Node<O> {
         self.asking.end(&ping.nid, origin);
         match answer.map(PingInfo::parse) {
             Some(Ok(info)) => {
-                self.received_from(now, &ping.nid);
                 // The owner of the NID says more of itself by it.
                 let is_news = |peer: &Peer| info.sequence() >= peer.sequence && !info.is_truncated();
                 if self.peers.get(&ping.nid).is_some_and(is_news) {
                     self.learn(now, &ping.nid, &info, false);
                 }
                 self.weigh_claims(&ping.nid, &info);
+                // The NI that has become a peer's by that was heard as well.
+                self.received_from(now, &ping.nid);
             }
             Some(Err(_)) => self.discoveries.counters.answers_refused += 1,
             None => {}

@@ -254,7 +254,13 @@ impl<O: Clone> Node<O> {
             let up =
                 |config: &&NiConfig<O>| config.spec.nid.net() == nid.net() && config.status() == NiStatus::Up;
             let of_net = || self.nis.0.iter().find(up).map(|config| config.spec.nid);
-            let source = if self.nis.of(&nid).is_some() { Some(nid) } else { of_net() };
+            // Behind a gateway it does by any NI that leads there.
+            let own = || self.nis.0.iter().map(|config| config.spec.nid);
+            let behind = || own().find(|own| self.is_routed(nid.net(), Some(*own)));
+            let source = match self.nis.of(&nid) {
+                Some(_) => Some(nid),
+                None => of_net().or_else(behind),
+            };
             let ping = self.own_ping(now, nid, purpose);
             let ping = Ping { source, deadline: now + PATIENCE.min(ping.timeout), ..ping };
             self.send_ping(ping, BUFFER_BYTES_MIN);
@@ -269,13 +275,16 @@ impl<O: Clone> Node<O> {
     }
 
     /// A recovery ping was answered. NIs of other nodes gain by the REPLY as by any message, which their
-    /// shard notes.
+    /// shard notes; but those behind gateways, as shards note the gateway's.
     pub(super) fn recovery_answered(&mut self, now: Instant, ping: &Ping, side: Side) {
         let step = self.settings.get(Global::HealthSensitivity);
         self.received_from(now, &ping.nid);
-        let Some(config) = self.nis.of_mut(&ping.nid) else { return };
+        if self.nis.of(&ping.nid).is_none() && self.is_on(ping.nid.net()) {
+            return;
+        }
         match side {
             Side::Local => {
+                let Some(config) = self.nis.of_mut(&ping.nid) else { return };
                 config.recovery.answered(now);
                 let health = (config.health + step).min(HEALTH_MAX);
                 self.set_local_health(now, &ping.nid, health);

@@ -314,6 +314,17 @@ impl<O: Clone> Node<O> {
         self.is_on(net) || self.routes.list.leads_to(net)
     }
 
+    /// The local nets by which a net is reached: itself, or those of gateways that lead there.
+    pub(super) fn nets_towards(&self, net: Net) -> Vec<Net> {
+        if self.nis.0.iter().any(|config| config.spec.nid.net() == net) {
+            return alloc::vec![net];
+        }
+        let gateways = self.routes.list.to(net).map(|route| route.spec.gateway);
+        let nids = gateways.flat_map(|named| nids_of_gateway(&named, self.peers.get(&named)));
+        let nets: BTreeSet<Net> = nids.map(|nid| nid.net()).collect();
+        nets.into_iter().collect()
+    }
+
     /// Whether a route that is up leads to a net, by a local NI that is up: with a source, by the one with
     /// that NID.
     pub(super) fn is_routed(&self, net: Net, source: Option<Nid>) -> bool {

@@ -5,9 +5,9 @@
 //! the local NID that requests to its NI go by is recorded with that, once, and all shards have it by their
 //! snapshot.
 //!
-//! Invariants: a record names a local NI on the net of the peer NI; it goes with that NI, when the peer
-//! becomes Multi-Rail, and when a selection policy says which NIs are preferred. A record whose NI is up and
-//! has no route to the peer NI ends where another NI has one.
+//! Invariants: a record names a local NI on the net of the peer NI, or on that of a gateway which leads
+//! there; it goes with that NI, when the peer becomes Multi-Rail, and when a selection policy says which NIs
+//! are preferred. A record whose NI is up and has no route to the peer NI ends where another NI has one.
 
 use alloc::boxed::Box;
 use core::cmp::Reverse;
@@ -62,10 +62,14 @@ impl<O: Clone> Node<O> {
         if peer.is_multi_rail() || !self.by_policy(ni).is_empty() {
             return None;
         }
-        let on_net = |config: &&NiConfig<O>| config.spec.nid.net() == ni.nid.net() && Self::stays(config);
+        let nets = self.nets_towards(ni.nid.net());
+        let on_net = |config: &&NiConfig<O>| nets.contains(&config.spec.nid.net()) && Self::stays(config);
         let own = || self.nis.0.iter().filter(on_net);
         let is_up = |config: &NiConfig<O>| config.status() == NiStatus::Up;
-        let has_route = |config: &NiConfig<O>| config.route_bits(&ni.nid).is_some();
+        // No interface is to lead behind a gateway by itself.
+        let is_near = nets[..] == [ni.nid.net()];
+        let route_bits = |config: &NiConfig<O>| if is_near { config.route_bits(&ni.nid) } else { Some(0) };
+        let has_route = |config: &NiConfig<O>| route_bits(config).is_some();
         let leads_nowhere = |config: &NiConfig<O>| {
             is_up(config) && !has_route(config) && own().any(|other| is_up(other) && has_route(other))
         };
@@ -74,7 +78,7 @@ impl<O: Clone> Node<O> {
         let best = || {
             own().min_by_key(|config| {
                 let nid = &config.spec.nid;
-                let route_bits = config.route_bits(&ni.nid);
+                let route_bits = route_bits(config);
                 (
                     Reverse(is_up(config)),
                     Reverse(route_bits.is_some()),
@@ -101,8 +105,10 @@ impl<O: Clone> Node<O> {
         }
         // Policies may have come to prefer several: the best one counts, the first of equal ones.
         let policy = by_policy.best();
-        let has_choice =
-            || self.nis.0.iter().filter(|config| config.spec.nid.net() == ni.nid.net()).nth(1).is_some();
+        let has_choice = || {
+            let nets = self.nets_towards(ni.nid.net());
+            self.nis.0.iter().filter(|config| nets.contains(&config.spec.nid.net())).nth(1).is_some()
+        };
         let source = policy.or_else(|| ni.source.as_deref().copied().filter(|_| has_choice()));
         source.into_iter().collect()
     }

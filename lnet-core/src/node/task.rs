@@ -424,7 +424,7 @@ impl<O: Clone> Node<O> {
             self.replace_routes(routes);
         }
         let has_other_nis = !task.plan.delete.is_empty() || !added.is_empty();
-        if had_rules || !self.rules.rules().is_empty() || has_other_nis {
+        if had_rules || !self.rules.rules().is_empty() || has_other_nis || has_other_routes {
             self.peers.mark_all();
         }
         self.change_nets(&task.deleted, &former_nets);

@@ -323,3 +323,56 @@ fn a_gateway_makes_no_room_and_is_well_when_it_speaks() {
     }
     assert!(runner.node.peer(&nid(1, 7)).is_none(), "it makes room as any other");
 }
+
+/// A peer behind gateways that is not Multi-Rail sees one source of this node's, whichever gateway is taken.
+#[test]
+fn the_source_to_who_is_behind_gateways_is_recorded() {
+    let mut runner = runner();
+    runner.batch(&[route(far(), nid(1, 7)), route(far(), nid(2, 7))]).unwrap();
+    let behind = nid(9, 5);
+    runner.node.handle_report(runner.now, Report::Wanted { nid: behind });
+    runner.run();
+    runner.answer_all(&[behind], &word(Features(0x16), 1, &[(behind, true)]));
+    let peer = |runner: &Runner| runner.node.peer(&behind).unwrap().clone();
+    assert!(!peer(&runner).is_multi_rail());
+    let source = **peer(&runner).nis[0].source.as_ref().unwrap();
+    assert!([nid(1, 1), nid(2, 2)].contains(&source));
+    let preferred = runner.topology.peer(&behind).unwrap().nis[0].preferred.clone();
+    assert_eq!(preferred.nids().collect::<Vec<_>>(), [source], "all shards know it");
+    // The record stays while a gateway is on its net, and goes with that.
+    let [own, other] = if source == nid(1, 1) { [nid(1, 7), nid(2, 7)] } else { [nid(2, 7), nid(1, 7)] };
+    runner.batch(&[delete(far(), other)]).unwrap();
+    assert_eq!(peer(&runner).nis[0].source.as_deref(), Some(&source));
+    runner.batch(&[route(far(), other), delete(far(), own)]).unwrap();
+    assert_ne!(peer(&runner).nis[0].source.as_deref(), Some(&source));
+}
+
+/// NIs of peers behind gateways recover: they are pinged by an NI that leads there, and gain by the answer.
+#[test]
+fn an_ni_behind_a_gateway_recovers() {
+    let mut runner = runner();
+    runner.batch(&[route(far(), nid(2, 7))]).unwrap();
+    let nids = [nid(9, 5), nid(9, 6)];
+    let bytes = word(Features(0x1E), 1, &nids.map(|nid| (nid, true)));
+    runner.node.handle_report(runner.now, Report::Wanted { nid: nids[0] });
+    runner.run();
+    runner.answer_all(&nids, &bytes);
+    assert_eq!(runner.node.peer(&nids[0]).unwrap().proven_nids(), nids);
+    let health = PeerEdit::SetHealth { nid: Some(nids[1]), value: 900 };
+    runner.batch(&[NodeChange::Peer(health)]).unwrap();
+    runner.done.clear();
+    runner.advance(Duration::from_secs(1));
+    let pings: Vec<_> = runner
+        .done
+        .iter()
+        .filter_map(|action| match action {
+            Action::Ping { nid, source, kind: PingKind::Recovery, .. } => Some((*nid, *source)),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(pings, [(nids[1], Some(nid(2, 2)))]);
+    runner.answer_all(&nids[1..], &bytes);
+    let peer = runner.node.peer(&nids[0]).unwrap();
+    assert_eq!(peer.ni(&nids[1]).unwrap().health, HEALTH_MAX);
+    assert_eq!(runner.node.recovering().1, []);
+}
