@@ -8,6 +8,7 @@ use std::time::Duration;
 use lnet_core::node::DRAIN_TIMEOUT;
 use lnet_model::Refusal;
 use lnet_model::ni::NiOptions;
+use lnet_model::parameter::ParameterValue;
 use lnet_model::records::{SelftestAnswer, SelftestRequest};
 use lnet_user::api::Lnet;
 use lnet_user::runtime::Worker;
@@ -23,11 +24,13 @@ pub struct ControlOptions {
     pub drain: Duration,
     /// The document that `lnetctl lnet configure --all` carries out.
     pub document: Option<PathBuf>,
+    /// Parameters that are set at the start.
+    pub parameters: Vec<ParameterValue>,
 }
 
 impl Default for ControlOptions {
     fn default() -> Self {
-        Self { drain: DRAIN_TIMEOUT, document: None }
+        Self { drain: DRAIN_TIMEOUT, document: None, parameters: Vec::new() }
     }
 }
 

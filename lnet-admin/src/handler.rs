@@ -10,8 +10,8 @@ use lnet_core::stats;
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
 use lnet_model::fault::DropRuleRecord;
 use lnet_model::records::{
-    CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, PeerPage, RecoveryRecord,
-    RoutePage, RoutingRecord, SelftestAnswer, SelftestRequest, Statistics,
+    CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, Parameters, PeerPage,
+    RecoveryRecord, RoutePage, RoutingRecord, SelftestAnswer, SelftestRequest, Statistics,
 };
 use lnet_model::request::{ChangeSet, Effect, PingRecord};
 use lnet_model::route::RouteSpec;
@@ -139,6 +139,10 @@ impl Handler for Control {
     async fn globals(&self) -> Result<Globals, Refusal> {
         self.check_configured()?;
         Ok(self.global_record())
+    }
+
+    async fn parameters(&self) -> Result<Parameters, Refusal> {
+        Ok(self.parameter_record())
     }
 
     async fn statistics(&self) -> Result<Statistics, Refusal> {

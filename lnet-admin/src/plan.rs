@@ -153,7 +153,7 @@ impl Control {
         position: usize,
         change: &Change,
     ) -> Result<Effect, Refusal> {
-        if !plan.is_configured && !matches!(change, Change::SetGlobal { .. }) {
+        if !plan.is_configured && !matches!(change, Change::SetGlobal { .. } | Change::SetParameter { .. }) {
             // LNet's numbers: one for `net add`, another for all else.
             let errno = if matches!(change, Change::AddNi(_)) { Errno::SHUTDOWN } else { Errno::NETDOWN };
             return Err(not_configured(errno));
@@ -178,6 +178,12 @@ impl Control {
             Change::SetGlobal { global, value } => {
                 let Some(change) = self.plan_global(*global, *value)? else { return Ok(Effect::Unchanged) };
                 change
+            }
+            &Change::SetParameter { parameter, value } => {
+                if self.lnet.machine().settings().parameter(parameter) == value {
+                    return Ok(Effect::Unchanged);
+                }
+                node::NodeChange::SetParameter { parameter, value }
             }
             Change::SetSteering(policy) => {
                 let Some(change) = self.plan_steering(policy)? else { return Ok(Effect::Unchanged) };

@@ -16,9 +16,9 @@ use lnet_model::Refusal;
 use lnet_model::lnd::{NiFact, NiOption};
 use lnet_model::ni::NiOptions;
 use lnet_model::records::{
-    Globals, LatencySummary, MessageCounts, NetRecord, NiHealth, NiRecord, NiStatus, NiTraffic, PeerCredits,
-    PeerHealth, PeerNiRecord, PeerPage, PeerRecord, RoutePage, RouteRecord, RouteState, RouteType,
-    Statistics,
+    Globals, LatencySummary, MessageCounts, NetRecord, NiHealth, NiRecord, NiStatus, NiTraffic, Parameters,
+    PeerCredits, PeerHealth, PeerNiRecord, PeerPage, PeerRecord, RoutePage, RouteRecord, RouteState,
+    RouteType, Statistics,
 };
 use lnet_model::route::RouteSpec;
 use lnet_model::steering::{PortalPolicy, SteeringPolicy, SteeringRecord};
@@ -26,7 +26,7 @@ use lnet_model::text::NidText;
 use lnet_model::udsp::UdspInfo;
 use lnet_user::node::{LO, LndOptions, NiState, Reactor};
 use lnet_wire::steer::PolicyWord;
-use lnet_wire::{Global, MessageType, Net, Nid};
+use lnet_wire::{Global, MessageType, Net, Nid, Parameter};
 
 use super::control::Control;
 use super::error::stopped;
@@ -218,6 +218,15 @@ impl Control {
             globals.set(global, node.settings().get(global));
         }
         globals
+    }
+
+    pub(super) fn parameter_record(&self) -> Parameters {
+        let node = self.lnet.machine();
+        let mut parameters = Parameters::default();
+        for parameter in Parameter::ALL {
+            parameters.set(parameter, node.settings().parameter(parameter));
+        }
+        parameters
     }
 
     pub(super) fn steering_record(&self) -> SteeringRecord {

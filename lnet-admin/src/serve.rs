@@ -1,11 +1,14 @@
 //! A control plane with its socket, from the start to the end.
 
 use std::path::PathBuf;
+use std::pin::pin;
 use std::time::Duration;
 
 use lnet_control::server::{self, Access, Listener, ServerLimits};
 use lnet_model::request::{Change, ChangeSet};
 use lnet_user::api::Lnet;
+use lnet_wire::Parameter;
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::control::{Control, ControlOptions, SelftestConsole};
@@ -13,6 +16,8 @@ use super::error::ControlError;
 
 /// What a drain may take beyond its limit: shards have to event that it is over.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);
+/// How often is looked whether gateways are checked.
+const GATEWAY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How a node is served.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -37,7 +42,8 @@ impl ServeOptions {
 }
 
 /// Serves a node on a control socket until `stop` is ready, with this console for tests; `ready` is called
-/// when clients can connect and the start-up document is carried out. Then the node's NIs go, with the time
+/// when clients can connect, the start-up document is carried out, and gateways are checked where that is
+/// demanded. Then the node's NIs go, with the time
 /// to drain that the options give. The calling thread is in the node's network namespace; it runs an async
 /// runtime of its own.
 ///
@@ -59,17 +65,27 @@ pub fn serve(
         let listener = Listener::bind(&options.socket, Access { gid: options.gid })?;
         let control = Control { console, ..Control::new(lnet, options.control.clone())? };
         let served = async {
+            let parameters = &options.control.parameters;
+            let mut changes: Vec<Change> = parameters.iter().map(|set| set.change()).collect();
             if options.configures {
                 let all = options.control.document.is_some();
-                let configure = Change::Configure { all, large: false };
-                control
-                    .apply_batch(ChangeSet { changes: vec![configure], dry_run: false, generation: None })
-                    .await?;
+                changes.push(Change::Configure { all, large: false });
+            }
+            if !changes.is_empty() {
+                control.apply_batch(ChangeSet { changes, dry_run: false, generation: None }).await?;
+            }
+            let mut stop = pin!(stop);
+            tokio::select! {
+                () = control.await_gateways() => {}
+                () = &mut stop => {
+                    control.shut_down().await;
+                    return Ok(());
+                }
             }
             // First: who reads the line may send a signal at once.
             ready();
             info!(socket = %options.socket.display(), "ready");
-            server::serve(listener, ServerLimits::default(), &control, stop).await;
+            server::serve(listener, ServerLimits::default(), &control, &mut stop).await;
             control.shut_down().await;
             Ok(())
         };
@@ -81,11 +97,29 @@ pub fn serve(
 }
 
 impl Control {
+    /// Waits until all gateways were checked, where that is demanded (LNet `router.c:
+    /// check_routers_before_use`). None that can be checked needs longer than a ping and a push.
+    async fn await_gateways(&self) {
+        let settings = *self.lnet.machine().settings();
+        if settings.parameter(Parameter::CheckRoutersBeforeUse) == 0 {
+            return;
+        }
+        let limit = Duration::from_secs(settings.parameter(Parameter::RouterPingTimeout).into()) * 2;
+        let checked = async {
+            while self.lnet.machine().awaits_gateways() {
+                sleep(GATEWAY_INTERVAL).await;
+            }
+        };
+        if timeout(limit, checked).await.is_err() {
+            warn!(?limit, "a gateway is not checked yet: no NI that is up leads to it");
+        }
+    }
+
     /// Takes all NIs down, as far as that takes no longer than the drain that the options allow.
     pub async fn shut_down(&self) {
         let limit = self.options.drain + DRAIN_SLACK;
         info!(drain = ?self.options.drain, "stopping");
-        match tokio::time::timeout(limit, self.take_down()).await {
+        match timeout(limit, self.take_down()).await {
             Ok(Ok(())) => info!("stopped"),
             Ok(Err(refusal)) => warn!(%refusal, "stopped, and what was under way is lost"),
             Err(_) => warn!(?limit, "stopped, and what was under way is lost"),

@@ -23,6 +23,8 @@ macro_rules! requests {
             read Routing: routing() -> RoutingRecord;
             /// Its global tunables.
             read Globals: globals() -> Globals;
+            /// Its parameters, which it has also while it is not configured.
+            read Parameters: parameters() -> Parameters;
             /// Its counters.
             read Statistics: statistics() -> Statistics;
             /// Its drop rules, newest first.

@@ -18,6 +18,7 @@ mod errno;
 pub mod fault;
 pub mod lnd;
 pub mod ni;
+pub mod parameter;
 pub mod pattern;
 pub mod peer;
 pub mod pool;

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use lnet_wire::{Global, Net, Nid};
+use lnet_wire::{Global, Net, Nid, Parameter};
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
@@ -162,6 +162,14 @@ pub enum Change {
         #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
         global: Global,
         /// Its value, within [`Global::range`].
+        value: u32,
+    },
+    /// Set a parameter.
+    SetParameter {
+        /// Which.
+        #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
+        parameter: Parameter,
+        /// Its value, within [`Parameter::range`].
         value: u32,
     },
     /// Set all counters to zero.

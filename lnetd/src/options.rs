@@ -10,6 +10,7 @@ use lnet_admin::{ControlOptions, ServeOptions};
 use lnet_control::document::DOCUMENT_BYTES_MAX;
 use lnet_control::file;
 use lnet_control::path::{self, DEFAULT_NODE};
+use lnet_model::parameter::ParameterValue;
 use lnet_user::api::Threads;
 use lnet_user::netlink::default_interfaces;
 use lnet_user::node::{CHUNK_BYTES, DAEMON_LIMITS, PEER_BYTES, ReactorChoice, XdpMode};
@@ -100,6 +101,10 @@ pub(crate) struct Options {
     /// A tunable of the tcp LND, as often as there are some to be set; they are listed below
     #[arg(long, value_name = "NAME=VALUE", value_parser = sock::SettingParser, hide_possible_values = true)]
     sock: Vec<sock::Setting>,
+    /// A parameter by its name in LNet's kernel module, as `lnetctl param` has it, as often as there are some
+    /// to be set; with check_routers_before_use=1 the start waits for the first checks of all gateways
+    #[arg(long, value_name = "NAME=VALUE")]
+    param: Vec<ParameterValue>,
     /// Take part in tests of LNet selftest as server and client, and be a console of `lst`
     #[arg(long)]
     pub(crate) selftest: bool,
@@ -199,7 +204,7 @@ impl Options {
         Ok(ServeOptions {
             gid,
             configures: self.configure || self.config.is_some(),
-            control: ControlOptions { drain, document: self.config.clone() },
+            control: ControlOptions { drain, document: self.config.clone(), parameters: self.param.clone() },
             ..ServeOptions::new(socket)
         })
     }

@@ -39,6 +39,7 @@ fn line(state: &NodeState, change: &Change) -> String {
             let shown = |value| global.word(value).map_or_else(|| value.to_string(), str::to_owned);
             format!("~ global {global}: {} -> {}", shown(state.globals.get(*global)), shown(*value))
         }
+        Change::SetParameter { parameter, value } => format!("~ parameter {parameter}: {value}"),
         Change::ResetStatistics => "~ statistics: all zero".to_owned(),
         Change::AddDropRule(rule) => {
             format!(

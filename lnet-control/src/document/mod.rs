@@ -24,8 +24,8 @@ pub use plan::{differences, passed_over};
 pub use read::parse;
 pub use show::{
     Detail, Failure, NodeState, RouteFilter, captures, cpts_of, drop_rules, explain, export, failures,
-    frames, global_show, join, loads, nets, peer_list, peers, pings, recovery, routes, routing, selections,
-    statistics, steering, udsp,
+    frames, global_show, join, loads, nets, parameters, peer_list, peers, pings, recovery, routes, routing,
+    selections, statistics, steering, udsp,
 };
 pub use tree::{DOCUMENT_BYTES_MAX, Position};
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
 use lnet_model::fault::DropRuleRecord;
 use lnet_model::records::{
-    CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, PeerPage, RecoveryRecord,
-    RoutePage, RoutingRecord, SelftestAnswer, SelftestRequest, Statistics,
+    CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, Parameters, PeerPage,
+    RecoveryRecord, RoutePage, RoutingRecord, SelftestAnswer, SelftestRequest, Statistics,
 };
 use lnet_model::request::{ChangeSet, Effect, PingRecord};
 use lnet_model::route::RouteSpec;

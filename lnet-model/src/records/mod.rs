@@ -18,7 +18,7 @@ pub use explain::{
     ExplainRecord, ExplainedCandidate, ExplainedChoice, ExplainedKind, ExplainedPath, ExplainedStep,
 };
 pub use frames::{FramesNi, FramesRecord, SlotFrames};
-pub use global::Globals;
+pub use global::{Globals, Parameters};
 pub use load::{LoadClass, LoadKind, LoadRecord, LoadResult, LoadRole, LoadTimes};
 pub use net::{NetRecord, NiHealth, NiRecord, NiStatus};
 pub use peer::{CptRecord, PeerCredits, PeerHealth, PeerNiRecord, PeerPage, PeerRecord, RecoveryRecord};

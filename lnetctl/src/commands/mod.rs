@@ -86,6 +86,9 @@ pub(crate) enum Command {
         after_help = "Examples:\n  lnetctl set transaction_timeout 60\n  lnetctl set response_tracking 0"
     )]
     Set(simple::SetArgs),
+    /// Parameters of the node, by the names that LNet's kernel module has for them
+    #[command(subcommand, arg_required_else_help = true)]
+    Param(simple::ParamCommand),
     /// Simulated faults
     #[command(subcommand, arg_required_else_help = true)]
     Fault(fault::FaultCommand),
@@ -142,6 +145,7 @@ pub(crate) fn run(daemon: &mut Daemon<'_>, command: Command) -> Result<()> {
         Command::Stats(command) => simple::stats(daemon, command),
         Command::Global(command) => simple::globals(daemon, &command),
         Command::Set(args) => simple::set(daemon, &args),
+        Command::Param(command) => simple::parameters(daemon, &command),
         Command::Fault(command) => fault::run(daemon, command),
         Command::Steering(command) => steering::run(daemon, command),
         Command::Capture(command) => simple::capture(daemon, command),

@@ -6,11 +6,12 @@ use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::document;
 use lnet_model::capture::CaptureSpec;
+use lnet_model::parameter::ParameterValue;
 use lnet_model::pattern::quoted;
 use lnet_model::pool::PoolKind;
 use lnet_model::request::Change;
 use lnet_model::{Errno, pattern};
-use lnet_wire::Global;
+use lnet_wire::{Global, Parameter};
 
 use super::Result;
 use super::cli::Verbose;
@@ -65,6 +66,27 @@ pub(crate) struct SetArgs {
 }
 
 #[derive(Debug, Subcommand)]
+pub(crate) enum ParamCommand {
+    /// Show a parameter, or all
+    Get {
+        /// Its name
+        #[arg(value_parser = parameters_offered(), hide_possible_values = true)]
+        name: Option<String>,
+    },
+    /// Set a parameter
+    #[command(after_help = "Examples:\n  lnetctl param set alive_router_check_interval 10\n  \
+                            lnetctl param set check_routers_before_use 1")]
+    Set {
+        /// Its name
+        #[arg(value_parser = parameters_offered(), hide_possible_values = true)]
+        name: String,
+        /// Its value
+        #[arg(allow_hyphen_values = true)]
+        value: String,
+    },
+}
+
+#[derive(Debug, Subcommand)]
 pub(crate) enum CaptureCommand {
     /// Begin to write frames to a file
     #[command(after_help = "Examples:\n  lnetctl capture start /tmp/node.pcapng --limit 16M --if eth0")]
@@ -112,6 +134,29 @@ pub(super) fn globals(daemon: &mut Daemon<'_>, GlobalCommand::Show(verbose): &Gl
     // Levels are taken for the sake of scripts: each shows the same.
     verbose.level(Task::new("show", "global"))?;
     daemon.show("global", Client::globals, document::global_show)
+}
+
+/// The parameters that completions offer.
+fn parameters_offered() -> Offered {
+    Offered::of(&Parameter::ALL.map(Parameter::name))
+}
+
+pub(super) fn parameters(daemon: &mut Daemon<'_>, command: &ParamCommand) -> Result<()> {
+    let task = Task::new(if matches!(command, ParamCommand::Get { .. }) { "show" } else { "add" }, "param");
+    let named = |name: &str| ParameterValue::named(name).map_err(|expected| task.invalid(expected));
+    match command {
+        ParamCommand::Get { name } => {
+            let shown = match name {
+                Some(name) => vec![named(name)?],
+                None => Parameter::ALL.to_vec(),
+            };
+            daemon.show("param", Client::parameters, |values| document::parameters(values, &shown))
+        }
+        ParamCommand::Set { name, value: text } => {
+            let set = ParameterValue::read(named(name)?, text).map_err(|expected| task.invalid(expected))?;
+            daemon.apply(task, vec![set.change()])
+        }
+    }
 }
 
 pub(super) fn capture(daemon: &mut Daemon<'_>, command: CaptureCommand) -> Result<()> {

@@ -536,3 +536,33 @@ fn frames_that_are_not_accounted_for_fail_the_check() {
     assert!(ran.status == 1 && ran.stdout.starts_with('{'), "{ran:?}");
     assert!(ran.stderr.contains("1 frames arrived at the wrong shard"), "{ran:?}");
 }
+
+/// Parameters of LNet's kernel module, which a node has also while it is not configured.
+#[test]
+fn parameters_are_shown_and_set_by_name() {
+    let node = Node::start(Model::new(1));
+    let all = "param:\n      alive_router_check_interval: 60\n      router_ping_timeout: 50\n      \
+               check_routers_before_use: 0\n      avoid_asym_router_failure: 1\n";
+    assert_eq!(node.good("param get"), all);
+    node.good("param set check_routers_before_use 1");
+    node.good("lnet configure");
+    node.good("param set alive_router_check_interval 0");
+    assert_eq!(
+        node.good("param get alive_router_check_interval"),
+        "param:\n      alive_router_check_interval: 0\n"
+    );
+    assert_eq!(
+        node.good("param get check_routers_before_use"),
+        "param:\n      check_routers_before_use: 1\n"
+    );
+    for (wrong, expected) in [
+        ("set router_ping_timeout 0", "1 to 2147483647 is expected"),
+        ("set router_ping_timeout x", "1 to 2147483647 is expected"),
+        ("set avoid_asym_router_failure 2", "0 to 1 is expected"),
+        ("set avoid_asym_router_failure -1", "0 to 1 is expected"),
+        ("set live_router_check_interval 1", "avoid_asym_router_failure is expected"),
+    ] {
+        node.bad(&format!("param {wrong}"), 234, &["add:\n-     param:\n            errno: -22", expected]);
+    }
+    node.bad("param get nothing", 234, &["show:\n-     param:\n            errno: -22"]);
+}

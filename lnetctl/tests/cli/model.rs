@@ -12,9 +12,9 @@ use lnet_model::ni::{Lnd, NiName, NiOptions, NiSpec};
 use lnet_model::peer::{PeerSpec, peer_state};
 use lnet_model::records::{
     CptRecord, ExplainRecord, ExplainedCandidate, ExplainedChoice, ExplainedKind, ExplainedPath,
-    ExplainedStep, FramesRecord, Globals, LoadRecord, NetRecord, NiHealth, NiRecord, NiStatus, PeerCredits,
-    PeerHealth, PeerNiRecord, PeerPage, PeerRecord, RecoveryRecord, RoutePage, RouteRecord, RoutingRecord,
-    Statistics,
+    ExplainedStep, FramesRecord, Globals, LoadRecord, NetRecord, NiHealth, NiRecord, NiStatus, Parameters,
+    PeerCredits, PeerHealth, PeerNiRecord, PeerPage, PeerRecord, RecoveryRecord, RoutePage, RouteRecord,
+    RoutingRecord, Statistics,
 };
 use lnet_model::request::{Change, ChangeSet, Effect, PingRecord, Staying};
 use lnet_model::route::RouteSpec;
@@ -42,6 +42,7 @@ pub(crate) struct Model {
     pub(crate) routes: Vec<RouteRecord>,
     pub(crate) routing: RoutingRecord,
     pub(crate) globals: Globals,
+    parameters: Parameters,
     pub(crate) statistics: Statistics,
     pub(crate) rules: Vec<DropRuleRecord>,
     pub(crate) udsp: Vec<UdspRule>,
@@ -71,6 +72,7 @@ impl Model {
             routes: Vec::new(),
             routing: RoutingRecord::default(),
             globals: Globals::default(),
+            parameters: Parameters::default(),
             statistics: Statistics::default(),
             rules: Vec::new(),
             udsp: Vec::new(),
@@ -120,8 +122,14 @@ impl Model {
             Change::Configure { .. } if self.nets.is_some() => return Ok(Effect::Unchanged),
             Change::Configure { .. } => self.nets = Some(vec![lo(self.shards)]),
             Change::Unconfigure => {
-                let globals = self.globals;
-                *self = Self { globals, ..Self::new(self.shards) };
+                let (globals, parameters) = (self.globals, self.parameters);
+                *self = Self { globals, parameters, ..Self::new(self.shards) };
+            }
+            Change::SetParameter { parameter, value } => {
+                if self.parameters.get(*parameter) == *value {
+                    return Ok(Effect::Unchanged);
+                }
+                self.parameters.set(*parameter, *value);
             }
             Change::SetGlobal { global, value } => {
                 if self.globals.get(*global) == *value {
@@ -533,6 +541,10 @@ impl Handler for Served {
 
     async fn globals(&self) -> Result<Globals> {
         self.told(|model| model.globals)
+    }
+
+    async fn parameters(&self) -> Result<Parameters> {
+        Ok(self.0.borrow().parameters)
     }
 
     async fn statistics(&self) -> Result<Statistics> {

@@ -4,7 +4,7 @@
 use lnet_tests::netns::{NETNS_NODES, enter, ip, require_privilege};
 use lnet_tests::tunnel::{DEVICE, Tunnel};
 
-use crate::run::{Two, until_shown};
+use crate::run::{Daemon, Directory, Two, until_shown};
 
 /// The candidate of a choice with this name.
 fn candidate<'a>(shown: &'a str, name: &str) -> &'a str {
@@ -202,4 +202,43 @@ fn one_interface_serves_two_xdp_nets() {
         two.a.good("net del --net xdp");
         two.a.good(&format!("ping --source {}@xdp1 {b}@xdp1", two.netns.a().interface().ipv4));
     }
+}
+
+/// The state bits of the only peer of a node.
+fn peer_state(daemon: &Daemon) -> u32 {
+    let shown = daemon.good("peer show -v 3");
+    let state = shown.lines().find_map(|line| line.trim().strip_prefix("peer state: "));
+    state.unwrap_or_else(|| panic!("{shown}")).parse().unwrap()
+}
+
+/// A node that forwards nothing says so when it is checked as a gateway. A node that is to check its gateways
+/// first is ready after that.
+#[test]
+fn routes_by_a_node_that_forwards_nothing_are_down() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::on(&["tcp"], "--mode socket");
+    let gateway = format!("{}@tcp", two.netns.b().interface().ipv4);
+    two.a.good(&format!("route add --net tcp9 --gateway {gateway}"));
+    until_shown(&two.a, "route show -v", "state: down");
+    let is_checked = |daemon: &Daemon| peer_state(daemon) & 1 << 17 != 0;
+    assert!(is_checked(&two.a));
+    two.a.bad("ping --timeout 1 10.0.0.1@tcp9", &["errno: -1"]);
+    // Nothing goes by it, whatever is asked of it itself.
+    two.a.good(&format!("ping --timeout 5 {gateway}"));
+    let Two { a, b: _b, netns } = two;
+    a.stop();
+    let directory = Directory::new();
+    let interface = &netns.a().interface().name;
+    let document = format!(
+        "net:\n- net type: tcp\n  local NI(s):\n  - interfaces:\n      0: {interface}\nroute:\n- net: tcp9\n  gateway: \
+         {gateway}\n"
+    );
+    let file = directory.file("start.yaml", &document);
+    let options = format!("--param check_routers_before_use=1 --config {}", file.display());
+    let daemon = Daemon::start(directory, Some(netns.a()), &options);
+    assert!(is_checked(&daemon), "it is ready once its gateway was checked");
+    assert!(daemon.good("route show -v").contains("state: down"));
+    assert!(daemon.good("param get check_routers_before_use").contains(": 1"));
 }

@@ -35,6 +35,8 @@ fn a_daemon_without_sense_says_why_and_ends() {
         assert!(!directory.socket().exists(), "{options}");
     }
     assert_eq!(directory.ends("--no-such-option").0, 2);
+    let (status, said) = directory.ends("--param router_ping_timeout=0");
+    assert!(status == 2 && said.contains("1 to 2147483647 is expected"), "{said}");
 }
 
 #[test]

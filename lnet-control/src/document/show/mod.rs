@@ -17,12 +17,12 @@ use lnet_model::capture::CaptureRecord;
 use lnet_model::fault::DropRuleRecord;
 use lnet_model::pattern::cpts_text;
 use lnet_model::records::{
-    Globals, NetRecord, NiTraffic, PeerRecord, RouteRecord, RoutingRecord, Statistics,
+    Globals, NetRecord, NiTraffic, Parameters, PeerRecord, RouteRecord, RoutingRecord, Statistics,
 };
 use lnet_model::request::{PingPurpose, PingReply};
 use lnet_model::steering::{PortalPolicy, SteeringPolicy, SteeringRecord};
 use lnet_model::udsp::UdspRule;
-use lnet_wire::Global;
+use lnet_wire::{Global, Parameter};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -116,6 +116,13 @@ pub fn global_show(values: &Globals) -> Map {
 fn globals(globals: &Globals) -> Map {
     let shown = |global: Global, value: u32| global.word(value).map_or_else(|| value.into(), text);
     globals.entries().map(|(global, value)| (global.name().to_owned(), shown(global, value))).collect()
+}
+
+/// The block `param`: these parameters.
+#[must_use]
+pub fn parameters(values: &Parameters, shown: &[Parameter]) -> Map {
+    let value = |parameter: &Parameter| (parameter.name().to_owned(), Value::from(values.get(*parameter)));
+    one("param", shown.iter().map(value).collect::<Map>())
 }
 
 /// The block `statistics` of a whole node.

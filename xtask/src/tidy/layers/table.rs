@@ -48,6 +48,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("route", &[]),
             ("capture", &[]),
             ("request", &["errno", "fault", "lnd", "ni", "peer", "pool", "route", "steering", "udsp"]),
+            ("parameter", &["pattern", "request"]),
             ("records", &["errno", "lnd", "ni", "pool", "route", "text", "udsp"]),
         ],
     },
