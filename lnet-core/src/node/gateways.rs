@@ -1,10 +1,10 @@
 //! Checks of gateways, and which routes are up by what is known of them (LNet `router.c`; spec: core 11.2 to
 //! 11.5).
 //!
-//! A gateway is discovered again and again: pinged and pushed to by one of its nets after the other, at its NI
-//! there from an NI of this node there. It is alive if the last check has gone well. A route is up while its
-//! gateway is alive, forwards messages, and has an NI up on the net that it is named by; if its net is the
-//! next one behind the gateway, also there, unless that is not asked for. That is the gateway's own word,
+//! A gateway is discovered again and again: pinged and pushed to by one of its nets after the other, at its
+//! NI there from an NI of this node there. It is alive if the last check has gone well. A route is up while
+//! its gateway is alive, forwards messages, and has an NI up on the net that it is named by; if its net is
+//! the next one behind the gateway, also there, unless that is not asked for. That is the gateway's own word,
 //! whatever its health: health only orders gateways. Of a gateway that takes no part in discovery the last
 //! word counts, or what an LND has found since. Before any word a route is up, unless gateways are to be
 //! checked before they are used.
@@ -12,9 +12,9 @@
 //! A check that fails where no local NI serves says nothing. A gateway that is dead is checked far more often
 //! than LNet does, and at once when something comes from it: so routes return soon.
 //!
-//! Invariants: a gateway has one check under way at most; where routes name a peer by several of its NIDs, one
-//! of these is checked, and the outcome counts for all; with the interval 0 a gateway is checked until that
-//! has gone well once.
+//! Invariants: a gateway has one check under way at most; where routes name a peer by several of its NIDs,
+//! one of these is checked, and the outcome counts for all; with the interval 0 a gateway is checked until
+//! that has gone well once.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

@@ -47,8 +47,8 @@ impl Shard {
     /// links are for a moment that are reset, and else ends as [`Cause::Unreachable`]. Responses, and
     /// requests that name their NI, leave by no other: responses go on unless the NI is closed, requests
     /// where it is down, the rest ends. A message that arrived by a closed NI and waits is dropped.
-    /// Messages that wait for a gateway which leads nowhere any more go by another one; responses do where the
-    /// node is no gateway any more.
+    /// Messages that wait for a gateway which leads nowhere any more go by another one; responses do where
+    /// the node is no gateway any more.
     ///
     /// # Panics
     /// If the snapshot has more slots than the limits; if an NI has gone, or another one has its slot,

@@ -65,7 +65,7 @@ pub struct NetRoutes {
 }
 
 impl NetRoutes {
-    /// A table of NIs by the nets that they lead to, with the NIDs of all gateways, each a gateway of its own.
+    /// A table of NIs by the nets that they lead to, with the NIDs of all gateways: each is one of its own.
     #[must_use]
     pub fn new(mut nis: Vec<(Net, GatewayNi)>, gateways: Vec<Nid>) -> Self {
         let behind = nis.iter().map(|(net, ni)| (ni.nid, *net)).collect();

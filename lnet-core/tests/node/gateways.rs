@@ -270,8 +270,8 @@ fn a_message_from_behind_a_dead_gateway_makes_it_alive() {
     }
 }
 
-/// LNet's tests 221 and 550: without discovery the LND says which routes are up, unless another local NI would
-/// be used.
+/// LNet's tests 221 and 550: without discovery the LND says which routes are up, unless another local NI
+/// would be used.
 #[test]
 fn without_discovery_the_word_of_an_lnd_counts() {
     let off = NodeChange::Set { setting: Global::Discovery, value: 0 };

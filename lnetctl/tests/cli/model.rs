@@ -125,18 +125,14 @@ impl Model {
                 let (globals, parameters) = (self.globals, self.parameters);
                 *self = Self { globals, parameters, ..Self::new(self.shards) };
             }
-            Change::SetParameter { parameter, value } => {
-                if self.parameters.get(*parameter) == *value {
-                    return Ok(Effect::Unchanged);
-                }
-                self.parameters.set(*parameter, *value);
+            Change::SetParameter { parameter, value } if self.parameters.get(*parameter) == *value => {
+                return Ok(Effect::Unchanged);
             }
-            Change::SetGlobal { global, value } => {
-                if self.globals.get(*global) == *value {
-                    return Ok(Effect::Unchanged);
-                }
-                self.set_global(*global, *value)?;
+            Change::SetGlobal { global, value } if self.globals.get(*global) == *value => {
+                return Ok(Effect::Unchanged);
             }
+            Change::SetParameter { parameter, value } => self.parameters.set(*parameter, *value),
+            Change::SetGlobal { global, value } => self.set_global(*global, *value)?,
             Change::AddNi(spec) => return self.add_ni(spec).map(Effect::leaving),
             _ if self.nets.is_none() => return refuse(Errno::NETDOWN, "the node is not configured"),
             Change::DeleteNi(name) => self.delete_ni(name)?,
@@ -696,10 +692,9 @@ impl Handler for Served {
     }
 
     async fn stop_capture(&self, path: String) -> Result<CaptureRecord> {
-        let mut model = self.0.borrow_mut();
-        match model.captures.iter().position(|capture| capture.path == path) {
-            Some(position) => Ok(CaptureRecord { is_running: false, ..model.captures.remove(position) }),
-            None => refuse(Errno::NOENT, format!("no capture to {path}")),
-        }
+        let captures = &mut self.0.borrow_mut().captures;
+        let position = captures.iter().position(|capture| capture.path == path);
+        let position = position.ok_or_else(|| Refusal::new(Errno::NOENT, format!("no capture to {path}")))?;
+        Ok(CaptureRecord { is_running: false, ..captures.remove(position) })
     }
 }
