@@ -45,8 +45,8 @@ pub struct Limits {
     /// quarter is for peers that have few: one in 64. Where half are taken, those that have waited longest
     /// for a credit, and for a second, make room.
     pub responses: u32,
-    /// Messages of other nodes that this one forwards and whose ends have not been polled. Apart again; a
-    /// node that is no router has none.
+    /// Messages of other nodes that this one forwards at once, and router buffers at most, in all pools.
+    /// Apart again; a node that is no router has none.
     pub forwards: u32,
     /// Messages arriving at once: each [`RxId`](crate::lnd::RxId) is below this. Memory for one is touched
     /// when it is first used.
@@ -118,6 +118,7 @@ impl Limits {
             && self.forwards <= MAX / 4
             && self.incoming >= 1
             && self.incoming <= MAX
+            && (self.forwards == 0 || self.forwards + self.incoming <= MAX)
             && self.delayed <= MAX / 4
             && self.peers <= MAX
             && self.unlimited_events >= 2

@@ -22,7 +22,6 @@ use core::time::Duration;
 use lnet_wire::Header;
 
 use crate::collections::{Link, List, NONE, Slab, linked};
-use crate::handle::BufferHandle;
 use crate::limits::{Limits, SHARED_SLOTS, has_share};
 use crate::lnd::{NiId, Span, Status, Transmit, TxId};
 use crate::standing::Turn;
@@ -41,7 +40,6 @@ pub(crate) enum Stage {
     PeerCredited,
     Credited,
     Submitted,
-    Ended,
 }
 
 /// Built; waits until its peer is discovered.
@@ -109,8 +107,8 @@ pub(crate) enum Purpose {
     Reply { get: Header, span: Span },
     /// An ACK; a late one waits until who made the descriptor says so.
     Ack { is_late: bool },
-    /// Another node's message, whose payload lies in a buffer of this node.
-    Forward { buffer: BufferHandle },
+    /// Another node's message, by its slot among those that are forwarded.
+    Forward { routed: u32 },
 }
 
 impl Purpose {
@@ -162,7 +160,7 @@ impl MessageState {
     pub(crate) const fn new(purpose: Purpose, transmit: Transmit, deadline: Instant) -> Self {
         Self {
             transmit,
-            is_bound: !matches!(purpose.budget(), Budget::Request),
+            is_bound: matches!(purpose.budget(), Budget::Response),
             purpose,
             resends: 0,
             started: Instant(0),
@@ -191,10 +189,15 @@ impl MessageState {
         matches!(self.purpose.budget(), Budget::Response)
     }
 
+    /// Whether it is another node's.
+    pub(crate) const fn is_forwarded(&self) -> bool {
+        matches!(self.purpose, Purpose::Forward { .. })
+    }
+
     /// Credits that the message held when it ended: one of its peer, and one of its NI.
     pub(crate) const fn credits_held_at_end(&self) -> (bool, bool) {
         match self.stage {
-            Stage::Gated | Stage::Queued | Stage::Ended => (false, false),
+            Stage::Gated | Stage::Queued => (false, false),
             Stage::PeerCredited => (true, false),
             Stage::Credited | Stage::Submitted => (true, !self.has_passed_on),
         }
@@ -372,8 +375,6 @@ pub(crate) struct Messages {
     free: [u32; 3],
     /// Messages that have ended and whose end has not been dealt with; none between calls of the shard.
     ended: MessageQueue<Done>,
-    /// Messages of other nodes that have ended, to be told.
-    forwarded: MessageQueue<Done>,
     /// Messages that hold their credits and that a delay rule holds up, in the order of their time.
     delayed: MessageQueue<Credited>,
     /// Requests that wait until their peers are discovered, in the order of their time.
@@ -389,7 +390,6 @@ impl Messages {
             finding_out: limits.requests / SHARED_SLOTS,
             free,
             ended: MessageQueue::new(),
-            forwarded: MessageQueue::new(),
             delayed: MessageQueue::new(),
             gated: MessageQueue::new(),
         }
@@ -633,18 +633,6 @@ impl Messages {
     /// A message that has ended and whose end has not been dealt with.
     pub(crate) fn next_ended(&mut self) -> Option<Message<Done>> {
         self.ended.list.pop_front(&mut self.records).map(Message::at)
-    }
-
-    /// Keeps a message of another node that has ended, for [`Messages::next_forwarded`]. It has no credits,
-    /// and its LND has it no more.
-    pub(crate) fn keep_forwarded(&mut self, message: Message<Done>) {
-        self.records[message.slot].stage = Stage::Ended;
-        self.forwarded.list.push_back(&mut self.records, message.slot);
-    }
-
-    /// A message of another node that has ended.
-    pub(crate) fn next_forwarded(&mut self) -> Option<Message<Done>> {
-        self.forwarded.list.pop_front(&mut self.records).map(Message::at)
     }
 
     /// Forgets a message that has ended.

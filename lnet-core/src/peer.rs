@@ -230,6 +230,11 @@ impl Peers {
         Some(&mut self.peers[self.recent[recent]])
     }
 
+    /// The slot of the peer with this NID, if it is known.
+    pub(crate) fn slot(&self, nid: &Nid) -> Option<u32> {
+        self.find(nid)
+    }
+
     /// The peer with this NID, if it is known.
     pub(crate) fn find_mut(&mut self, nid: &Nid) -> Option<&mut PeerNi> {
         let slot = self.find(nid)?;

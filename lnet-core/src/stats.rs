@@ -87,6 +87,19 @@ named! {
         /// The message has come by a gateway, and no route by that leads to its source's net: where that is
         /// demanded (`drop_asym_route`).
         AsymmetricRoute => "no route back by its gateway",
+        /// The message is for a node on another net, and this one forwards nothing.
+        RoutingOff => "routing is off",
+        /// The message is to be forwarded, and nothing leads to its destination.
+        NoNextHop => "no next hop to forward to",
+        /// The message is to be forwarded, and its next hop does not answer.
+        NextHopSilent => "next hop does not answer",
+        /// The message would go back to the node that has forwarded it.
+        LeadsBack => "next hop has sent it",
+        /// The message is to be forwarded, and longer than the buffers that there are.
+        RouterTooLong => "too long for the router buffers",
+        /// The message has waited too long for a router credit or a buffer
+        /// ([`BUFFER_WAIT`](crate::shard::BUFFER_WAIT)).
+        RouterFull => "no router buffer in time",
     }
 }
 
@@ -107,6 +120,8 @@ named! {
         /// A NID is being asked that its sender may have to go by
         /// ([`PeerView::awaits_name`](crate::topology::PeerView::awaits_name)).
         Name => "name of its sender is in question",
+        /// The message is to be forwarded, and waits for a router credit of its sender or for a buffer.
+        RouterBuffer => "no router buffer yet",
     }
 }
 
@@ -218,7 +233,7 @@ mod tests {
             counters.count_drop(reason, position as u32);
             assert_eq!(counters.drops(reason), Traffic { messages: 1, bytes: position as u64 });
         }
-        assert_eq!(counters.dropped(), Traffic { messages: 21, bytes: 210 });
+        assert_eq!(counters.dropped(), Traffic { messages: 27, bytes: 351 });
     }
 
     #[test]

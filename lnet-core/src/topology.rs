@@ -56,6 +56,8 @@ pub struct LocalNi {
     /// Messages that it may have in flight to one NI of a peer, over all shards; what exceeds `credits`
     /// counts as `credits`.
     pub peer_credits: u32,
+    /// Messages of one NI of a peer that may be forwarded at once, over all shards.
+    pub router_credits: u32,
     /// How long a message may wait for its credits.
     pub message_timeout: Duration,
     /// How long its LND may take for a message; what the LND was made with, if there is none.
@@ -105,6 +107,19 @@ pub struct Distance {
     pub source: Nid,
 }
 
+/// Whether a node forwards messages of other nodes.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub enum Forwarding {
+    /// Drops them.
+    #[default]
+    Off,
+    /// Forwards them.
+    On,
+    /// Forwards them still, and shards tell whether any is under way
+    /// ([`Confirmation::is_forwarding`](crate::shard::Confirmation::is_forwarding)).
+    Ending,
+}
+
 /// A memory node of the machine (NUMA), by the kernel's number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryNode(pub u16);
@@ -134,6 +149,7 @@ pub struct Topology {
     peers: Option<PeerMap>,
     /// The nets that gateways lead to, if there are any.
     net_routes: Option<Arc<NetRoutes>>,
+    forwarding: Forwarding,
     /// Whether there is something to choose among the paths to some destination.
     has_choice: bool,
     /// Whether an NI of this node or of a peer is not in full health.
@@ -162,6 +178,7 @@ impl LocalNi {
             net,
             credits,
             peer_credits,
+            router_credits: peer_credits,
             message_timeout,
             lnd_timeout: None,
             facts: LndFacts::KERNEL,
@@ -306,6 +323,18 @@ impl Topology {
     #[must_use]
     pub fn net_routes(&self) -> Option<&NetRoutes> {
         self.net_routes.as_deref()
+    }
+
+    /// Sets whether messages of other nodes are forwarded.
+    #[must_use]
+    pub fn with_forwarding(self, forwarding: Forwarding) -> Self {
+        Self { forwarding, ..self }
+    }
+
+    /// Whether messages of other nodes are forwarded.
+    #[must_use]
+    pub const fn forwarding(&self) -> Forwarding {
+        self.forwarding
     }
 
     /// Whether the net routes are those of another snapshot.

@@ -5,19 +5,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::fault::{DelayRule, FAULT_RULES_MAX};
-use lnet_core::handle::{EqHandle, ShardId};
-use lnet_core::lnd::{Cause, NiId, PrefetchHint, PrefetchHints, RxId, Status, Uplink, Verdict};
+use lnet_core::handle::{BufferHandle, Cookie, CookieKind, EqHandle, ShardId};
+use lnet_core::lnd::{
+    Cause, NiId, Path, PathReport, PrefetchHint, PrefetchHints, RxId, Status, Uplink, Verdict,
+};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::portal::{EntrySpec, Position};
 use lnet_core::shard::{GetRequest, PutRequest, SubmitError};
 use lnet_core::stats::{DelayReason, DropReason};
 use lnet_core::time::Instant;
 use lnet_core::topology::{
-    GatewayNi, HEALTH_MAX, LocalNi, NetRoutes, NiStatus, PRIORITY_NONE, PeerMap, PeerNid, PeerView, Steering,
-    Topology,
+    Forwarding, GatewayNi, HEALTH_MAX, LocalNi, NetRoutes, NiStatus, PRIORITY_NONE, PeerMap, PeerNid,
+    PeerView, Steering, Topology,
 };
 use lnet_core::{Limits, Shard, ShardConfig};
 use lnet_model::fault::{DropRule, Filter};
+use lnet_model::pool::PoolKind;
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord};
 use lnet_wire::{Body, Header, Nid, ProcessId, WireHandle};
 
@@ -514,4 +517,73 @@ fn nothing_is_allocated_where_gateways_are_chosen() {
         shard.sent(Instant(0), ack.tx, Status::Ok);
     });
     assert_eq!(measured.count_total, 0, "{measured:?}");
+}
+
+/// Messages of other nodes wait for credits and buffers, are dropped, given up, sent again, and go on.
+#[test]
+fn nothing_is_allocated_while_messages_are_forwarded() {
+    let far = |last: u64| Nid::from_small(0x0002_0002_0A00_0000 + last).unwrap();
+    let nis = [host(1).nid, far(1)].map(|nid| LocalNi::new(nid, 64, 3, Duration::from_secs(5)));
+    let topology = Arc::new(Topology::new(nis.to_vec()).with_forwarding(Forwarding::On));
+    let off = Arc::new(Topology::new(nis.to_vec()).with_generation(1));
+    let mut shard = Shard::new(ShardConfig {
+        shard: ShardId(0),
+        shard_count: 1,
+        seal_key: [1, 2],
+        pid: ProcessId::LUSTRE_PID,
+        limits: Limits { forwards: 16, incoming: 64, peers: 12, ..Limits::DEFAULT },
+        topology,
+        hash_seed: 1,
+    });
+    shard.set_router_pools([2, 12, 2]);
+    for (kind, count) in PoolKind::ALL.iter().zip(shard.missing_router_buffers()) {
+        let buffer = |slot| BufferHandle(Cookie::new(CookieKind::Buffer, ShardId(0), slot, 1));
+        (0..count).for_each(|slot| shard.add_router_buffer(*kind, buffer(slot)));
+    }
+    let measured = allocation_counter::measure(|| {
+        for second in 0..40 {
+            let now = Instant(30 * second * 1_000_000_000);
+            shard.path_health(now, &Path { ni: NiId(1), peer: far(11) }, PathReport::Silent);
+            for rx in 0..60_u32 {
+                let number = u64::from(rx) + second;
+                let source = host(10 + number % 9);
+                let destination = ProcessId::lustre(far(10 + number % 7));
+                let body = Body::Reply { md: WireHandle { interface_cookie: 5, object_cookie: number } };
+                let payload_length = [0, 8, 8, 5000][rx as usize % 4];
+                let header = Header { destination, source, payload_length, body };
+                if let Verdict::Deliver(_) = shard.header(now, NI, &source.nid, RxId(rx), &header) {
+                    shard.received(now, RxId(rx), Status::Ok);
+                }
+            }
+            for round in 0..20 {
+                while let Some((_, RxId(rx), verdict)) = shard.poll_resume() {
+                    if verdict != Verdict::Drop {
+                        let lost = Status::Unknown(Cause::Reset);
+                        shard.received(now, RxId(rx), if rx % 11 == 0 { lost } else { Status::Ok });
+                    }
+                }
+                for ni in [NiId(0), NiId(1)] {
+                    while let Some(transmit) = shard.poll_transmit(now, ni).map(|lent| *lent.transmit) {
+                        let failed = Status::NeverSent(Cause::Timeout);
+                        shard.sent(now, transmit.tx, if round == 7 { failed } else { Status::Ok });
+                    }
+                }
+            }
+            shard.handle_timeout(now + Duration::from_secs(20));
+            while let Some((_, rx, verdict)) = shard.poll_resume() {
+                if verdict != Verdict::Drop {
+                    shard.received(now, rx, Status::Unknown(Cause::Reset));
+                }
+            }
+            while shard.poll_health().is_some() || shard.poll_paths().is_some() {}
+        }
+        shard.update(Instant(0), Arc::clone(&off));
+    });
+    assert_eq!(measured.count_total, 0, "{measured:?}");
+    let counters = shard.counters();
+    assert!(counters.routed.messages > 500, "{counters:?}");
+    assert!(counters.delays(DelayReason::RouterBuffer) > 500, "{counters:?}");
+    for reason in [DropReason::NextHopSilent, DropReason::PeersFull] {
+        assert!(counters.drops(reason).messages > 0, "{reason:?}: {counters:?}");
+    }
 }

@@ -67,7 +67,7 @@ impl Shard {
     /// ([`Lnd::resume`](crate::lnd::Lnd::resume)).
     pub fn poll_resume(&mut self) -> Option<(NiId, RxId, Verdict)> {
         let slot = self.delayed.resumed.first();
-        let record = self.delayed.records.get(slot)?;
+        let Some(record) = self.delayed.records.get(slot) else { return self.resume_routed() };
         let (PayloadHolder::Rx(rx), DelayState::Resumed(resumption)) = (record.origin, record.state) else {
             unreachable!("a message without an LND is resumed")
         };
@@ -90,7 +90,7 @@ impl Shard {
     #[inline]
     #[must_use]
     pub const fn has_resumed(&self) -> bool {
-        self.delayed.resumed.first() != NONE
+        self.delayed.resumed.first() != NONE || self.routed.first_resumed() != NONE
     }
 
     /// Delays a message that has just arrived.
@@ -233,10 +233,25 @@ impl Shard {
     }
 
     /// Lets the messages go on whose delay rule is through, or for which `is_gone` says that it is no more.
-    pub(super) fn release_timed(&mut self, mut due: impl FnMut(&Self) -> Option<u32>) {
+    pub(super) fn release_timed(&mut self, now: Instant, mut due: impl FnMut(&Self) -> Option<u32>) {
         while let Some(slot) = due(self) {
-            let decision = self.decide_delayed(slot, Scope::Arrived);
-            self.settle_delayed(slot, decision);
+            let &DelayedMessage { ni, ref header, .. } = &self.delayed.records[slot];
+            if self.topology.ni(ni).is_some_and(|local| self.is_beyond(local, header)) {
+                self.route_delayed(now, slot);
+            } else {
+                let decision = self.decide_delayed(slot, Scope::Arrived);
+                self.settle_delayed(slot, decision);
+            }
+        }
+    }
+
+    /// Has a message for a NID beyond this node go on that a delay rule has delayed.
+    fn route_delayed(&mut self, now: Instant, slot: u32) {
+        let DelayedMessage { ni, from, header, origin, .. } = self.delayed.records[slot];
+        let PayloadHolder::Rx(rx) = origin else { unreachable!("siblings ask about no message for others") };
+        match self.route(now, (ni, &from), rx, &header) {
+            Ok(_) => self.forget_delayed(slot),
+            Err(reason) => self.settle_delayed(slot, Decision::Drop(reason)),
         }
     }
 

@@ -1,99 +1,247 @@
-//! Messages of other nodes that this one sends on: they take credits, wait and fail as its own do, and end
-//! with the buffer that their payload lies in. Which way they go is decided elsewhere.
+//! Messages of other nodes that this one sends on (LNet `lib-move.c: lnet_parse_forward_locked`).
+//!
+//! A message for a NID that is none of this node's, on another net than it came by, is looked at when its
+//! header has come: whether it may be forwarded, and by which path. Then it takes what it needs
+//! ([`routed`](super::routed)), or waits for that. When its payload lies in its buffer the path is chosen
+//! anew, and it goes on as messages of the node itself do: with credits of its next hop and of the NI, by
+//! another gateway where one fails. Its header stays as it came, but for the NID of a Multi-Rail peer.
+//!
+//! A message for a next hop that does not answer is dropped at once: what came behind it in a stream would
+//! wait as well.
 
+use lnet_model::pool::PoolKind;
 use lnet_wire::{Header, Nid};
-use thiserror::Error;
 
-use super::Shard;
+use super::routed::{PoolUsage, Routed};
+use super::target::Arriving;
+use super::{Choice, Shard};
 use crate::collections::NONE;
+use crate::credit::share;
 use crate::handle::BufferHandle;
-use crate::lnd::{NiId, PeerSlot, Span, Status, Transmit, TxId};
+use crate::lnd::{NiId, PeerSlot, RxId, Status, Transmit, TxId, Verdict};
 use crate::message::{Budget, MessageState, Purpose};
+use crate::stats::{DelayReason, DropReason};
 use crate::time::Instant;
-use crate::topology::NiStatus;
-
-/// Another node's message, to be sent on.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct ForwardRequest {
-    /// The NI to send it by.
-    pub ni: NiId,
-    /// The peer NI that gets it: its destination, or the next router; not this node.
-    pub next_hop: Nid,
-    /// Its header, as it came.
-    pub header: Header,
-    /// The buffer of this node that it was received into.
-    pub buffer: BufferHandle,
-    /// Where its payload, as long as the header says, begins there.
-    pub offset_bytes: u64,
-}
-
-/// The end of a message that was sent on. Its buffer is free again.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Forwarded {
-    /// The buffer.
-    pub buffer: BufferHandle,
-    /// How it ended.
-    pub status: Status,
-}
-
-/// Why a message is not sent on; nothing has changed.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
-#[non_exhaustive]
-pub enum ForwardError {
-    /// No NI of this number serves on the net of the next hop (`-EHOSTUNREACH`).
-    #[error("NI {ni} does not serve the net of next hop {1}", ni = .0.0)]
-    Unreachable(NiId, Nid),
-    /// The next hop is this node (`-EINVAL`). Its `lo` trusts what a header says of its source.
-    #[error("next hop {0} is this node: another one is expected")]
-    Local(Nid),
-    /// Too many are sent on ([`crate::Limits::forwards`], `-ENOMEM`).
-    #[error("too many forwarded messages under way")]
-    Full,
-    /// Every peer slot is busy with another peer (`-ENOMEM`).
-    #[error("every peer slot is busy")]
-    PeersFull,
-}
+use crate::topology::{Forwarding, LocalNi, NiStatus};
 
 impl Shard {
-    /// Sends a message of another node on. Its buffer is in use until [`Shard::poll_forwarded`] returns it.
+    /// Sets how many buffers the router pools of the whole node are to have, by [`PoolKind`]; this shard has
+    /// its share of them, at most [`Limits::forwards`](crate::Limits::forwards). Allocates lists of so many.
+    pub fn set_router_pools(&mut self, totals: [u32; PoolKind::ALL.len()]) {
+        let shards = self.shard_count();
+        self.routed.set_wanted(totals.map(|total| if total == 0 { 0 } else { share(total, shards) }));
+    }
+
+    /// Buffers that the router pools lack, by [`PoolKind`].
+    #[must_use]
+    pub fn missing_router_buffers(&self) -> [u32; PoolKind::ALL.len()] {
+        self.routed.missing()
+    }
+
+    /// Adds a buffer to a router pool. Those of the tiny one have no bytes: it may get one handle many times.
+    ///
+    /// # Panics
+    /// If the pool lacks none.
+    pub fn add_router_buffer(&mut self, pool: PoolKind, buffer: BufferHandle) {
+        self.routed.add_buffer(pool, buffer);
+    }
+
+    /// A router buffer that is not in use and is not needed any more.
+    pub fn poll_surplus(&mut self) -> Option<BufferHandle> {
+        self.routed.pop_surplus()
+    }
+
+    /// Use of the router pools, by [`PoolKind`].
+    #[must_use]
+    pub fn router_pools(&self) -> [PoolUsage; PoolKind::ALL.len()] {
+        self.routed.usage()
+    }
+
+    /// Free router credits of a peer NI, less its messages that wait for one, and the least that these were;
+    /// `None` if none of it was ever forwarded.
+    #[must_use]
+    pub fn router_credits(&self, peer: &Nid) -> Option<[i64; 2]> {
+        self.routed.credits(self.peers.slot(peer)?, peer)
+    }
+
+    /// Whether a message is for a NID beyond this node, as seen from the NI that it came by.
+    #[inline]
+    pub(super) fn is_beyond(&self, local: &LocalNi, header: &Header) -> bool {
+        let destination = &header.destination.nid;
+        destination.net() != local.net
+            && !local.nid.is_loopback()
+            && !destination.is_any()
+            && !destination.is_loopback()
+            && !self.topology.is_local(destination)
+    }
+
+    /// Decides on an acceptable message for a NID beyond this node that has just come.
+    #[cold]
+    pub(super) fn forward(
+        &mut self,
+        now: Instant,
+        (ni, from): (NiId, &Nid),
+        rx: RxId,
+        header: &Header,
+    ) -> Verdict {
+        match self.route(now, (ni, from), rx, header) {
+            Ok(slot) => {
+                self.note_received(ni, from);
+                self.routed.land(slot).map_or(Verdict::Delay, Verdict::Deliver)
+            }
+            Err(reason) => {
+                self.count_drop((ni, from), header, reason);
+                Verdict::Drop
+            }
+        }
+    }
+
+    /// Has a message take what it needs to be forwarded, or wait for that.
     ///
     /// # Errors
-    /// [`ForwardError`]; nothing has started then.
-    pub fn forward(&mut self, now: Instant, message: &ForwardRequest) -> Result<(), ForwardError> {
-        let &ForwardRequest { ni, next_hop, header, buffer, offset_bytes } = message;
-        if next_hop.is_loopback() || self.topology.is_local(&next_hop) {
-            return Err(ForwardError::Local(next_hop));
-        }
-        let local = self.topology.ni(ni);
-        let local = local.filter(|local| local.status == NiStatus::Up && local.net == next_hop.net());
-        let deadline = now + local.ok_or(ForwardError::Unreachable(ni, next_hop))?.message_timeout;
-        if !self.messages.reserve(Budget::Forward) {
-            return Err(ForwardError::Full);
-        }
+    /// Why it is dropped.
+    pub(super) fn route(
+        &mut self,
+        now: Instant,
+        (ni, from): (NiId, &Nid),
+        rx: RxId,
+        header: &Header,
+    ) -> Result<u32, DropReason> {
+        let path = self.next_hop_of(now, from, header)?;
+        let pool = self.routed.pool_for(header.payload_length).ok_or(DropReason::RouterTooLong)?;
         let credits = self.ni(ni).peer_share;
-        let Some(peer) = self.peers.acquire(&next_hop, credits) else {
-            self.messages.unreserve(Budget::Forward);
-            return Err(ForwardError::PeersFull);
+        let hop = self.peers.acquire(from, credits).ok_or(DropReason::PeersFull)?;
+        let credits = self.ni(path.ni).peer_share;
+        let Some(next) = self.peers.acquire(&path.next_hop, credits) else {
+            self.peers.release(hop);
+            return Err(DropReason::PeersFull);
         };
-        let length_bytes = header.payload_length;
-        let payload =
-            (length_bytes > 0).then_some(Span { buffer: buffer.into(), offset_bytes, length_bytes });
-        let peer = PeerSlot(peer);
-        let transmit = Transmit { tx: TxId(NONE), ni, next_hop, peer, header, payload };
-        self.launch(now, MessageState::new(Purpose::Forward { buffer }, transmit, deadline));
-        self.wake();
+        let credits = share(self.topology.known_ni(ni).router_credits, self.shard_count());
+        let routed = Routed::new(now, rx, (ni, from), header, (path, pool), (hop, next));
+        let slot = self.routed.begin(routed, credits);
+        self.ni(ni).arriving_count += 1;
+        self.incoming.set(rx, Arriving::Routed(slot));
+        if self.routed.record(slot).span().is_none() {
+            self.counters.count_delay(DelayReason::RouterBuffer);
+        }
+        Ok(slot)
+    }
+
+    /// The path by which a message goes on that a peer NI has sent.
+    fn next_hop_of(&self, now: Instant, from: &Nid, header: &Header) -> Result<Choice, DropReason> {
+        if self.topology.forwarding() == Forwarding::Off {
+            return Err(DropReason::RoutingOff);
+        }
+        let path = self.select_forward(now, header, None).ok_or(DropReason::NoNextHop)?;
+        let next_hop = &path.next_hop;
+        if next_hop == from || self.topology.is_same_peer(next_hop, from) {
+            return Err(DropReason::LeadsBack);
+        }
+        match self.is_path_silent(now, &path) {
+            true => Err(DropReason::NextHopSilent),
+            false => Ok(path),
+        }
+    }
+
+    /// An LND has put a message in place that goes on, or gives it up.
+    pub(super) fn received_routed(&mut self, now: Instant, slot: u32, status: Status) {
+        let Routed { ni, from, header, .. } = *self.routed.record(slot);
+        let is_landing = self.routed.is_landing(slot);
+        assert!(is_landing || status != Status::Ok, "a message that waits cannot be received");
+        self.ni(ni).arriving_count -= 1;
+        if status != Status::Ok {
+            self.counters.receive_failures += 1;
+            return self.end_routed(slot);
+        }
+        let message_type = header.message_type();
+        let shard_ni = &mut self.nis[usize::from(ni.0)];
+        shard_ni.counters.received.add(message_type);
+        if let Some(peer) = self.peers.sender(&from, ni, shard_ni.peer_share) {
+            peer.counters.received.add(message_type);
+        }
+        if let Err(reason) = self.send_on(now, slot) {
+            self.count_drop((ni, &from), &header, reason);
+            self.end_routed(slot);
+        }
+    }
+
+    /// Sends a message on that lies in its buffer, by the path that is the best one now. Where every peer
+    /// slot is busy with another peer it goes by that for which it has one.
+    fn send_on(&mut self, now: Instant, slot: u32) -> Result<(), DropReason> {
+        let Routed { from, header, path, .. } = *self.routed.record(slot);
+        let best = self.next_hop_of(now, &from, &header)?;
+        let (path, peer) = match self.acquire_next(&best) {
+            Some(peer) => (best, peer),
+            None => {
+                let serves = self.topology.ni(path.ni).is_some_and(|ni| ni.status == NiStatus::Up);
+                let peer = if serves { self.acquire_next(&path) } else { None };
+                (path, peer.ok_or(DropReason::PeersFull)?)
+            }
+        };
+        self.charge(slot, &path);
+        let has_room = self.messages.reserve(Budget::Forward);
+        assert!(has_room, "more router buffers than forwarded messages");
+        let deadline = now + self.topology.known_ni(path.ni).message_timeout;
+        let Choice { ni, next_hop, destination } = path;
+        let mut header = header;
+        header.destination.nid = destination;
+        let payload = self.routed.record(slot).span().filter(|span| span.length_bytes > 0);
+        let transmit = Transmit { tx: TxId(NONE), ni, next_hop, peer: PeerSlot(peer), header, payload };
+        self.launch(now, MessageState::new(Purpose::Forward { routed: slot }, transmit, deadline));
         Ok(())
     }
 
-    /// The next message that was sent on and has ended, well or not.
-    pub fn poll_forwarded(&mut self) -> Option<Forwarded> {
-        let message = self.messages.next_forwarded()?;
-        let record = self.messages.record(&message);
-        let Purpose::Forward { buffer } = record.purpose else {
-            unreachable!("only forwarded messages wait here")
+    /// A reference on the next hop of a path.
+    fn acquire_next(&mut self, path: &Choice) -> Option<u32> {
+        let credits = self.nis.get(usize::from(path.ni.0))?.peer_share;
+        self.peers.acquire(&path.next_hop, credits)
+    }
+
+    /// Has the buffer of a message be of the share of the next hop of a path, to which something else refers.
+    pub(super) fn charge(&mut self, slot: u32, path: &Choice) {
+        if let Some(next) = self.acquire_next(path) {
+            let former = self.routed.move_to(slot, next);
+            self.peers.release(former);
+        }
+    }
+
+    /// A message of another node has ended: what it had goes to others.
+    pub(super) fn end_routed(&mut self, slot: u32) {
+        for peer in self.routed.end(slot) {
+            self.peers.release(peer);
+        }
+    }
+
+    /// Drops the messages that wait to be forwarded and of which this is true.
+    pub(super) fn drop_waiting_routed(&mut self, reason: DropReason, is: impl Fn(&Routed) -> bool) {
+        while let Some(slot) = self.routed.find_waiting(&is) {
+            self.drop_routed(slot, reason);
+        }
+    }
+
+    /// Drops a message that waits to be forwarded.
+    pub(super) fn drop_routed(&mut self, slot: u32, reason: DropReason) {
+        let Routed { ni, from, header, .. } = *self.routed.record(slot);
+        self.count_drop((ni, &from), &header, reason);
+        self.routed.give_up(slot);
+    }
+
+    /// The next message of another node that was delayed and is not any more.
+    pub(super) fn resume_routed(&mut self) -> Option<(NiId, RxId, Verdict)> {
+        let slot = self.routed.first_resumed();
+        if slot == NONE {
+            return None;
+        }
+        let Routed { ni, rx, .. } = *self.routed.record(slot);
+        let verdict = match self.routed.land(slot) {
+            Some(span) => Verdict::Deliver(span),
+            None => {
+                self.ni(ni).arriving_count -= 1;
+                self.incoming.set(rx, Arriving::Idle);
+                self.end_routed(slot);
+                Verdict::Drop
+            }
         };
-        let status = record.status;
-        self.messages.forget(message);
-        Some(Forwarded { buffer, status })
+        Some((ni, rx, verdict))
     }
 }

@@ -1,5 +1,7 @@
 //! A shard's account of itself: counters, what is in use, NIs, peers.
 
+use core::time::Duration;
+
 use lnet_wire::{Header, MessageType, Nid};
 
 use super::Shard;
@@ -10,6 +12,7 @@ use crate::lnd::{NiId, Status};
 use crate::peer::PeerRecord;
 use crate::stats::{Counters, DropReason, NiCounters, Usage};
 use crate::time::Instant;
+use crate::topology::Forwarding;
 
 /// A local NI as a shard knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,9 +115,27 @@ impl Shard {
         let bytes = if message_type.carries_payload() { inbound.span.length_bytes } else { 0 };
         let asked = self.asked_at(header, inbound);
         if status == Status::Ok && is_ping(&header.body) {
-            self.ni(ni).ping_count += 1;
+            self.note_ping(now, ni, from);
         }
         self.count_received(now, (ni, from, message_type), status, bytes, asked);
+    }
+
+    /// Counts a ping that has come by an NI; of a router it is news, once a second, that another node has
+    /// sent one.
+    fn note_ping(&mut self, now: Instant, ni: NiId, from: &Nid) {
+        let is_news = self.topology.forwarding() != Forwarding::Off && !self.topology.is_local(from);
+        let shard_ni = self.ni(ni);
+        shard_ni.ping_count += 1;
+        let (next_at, has_news) = &mut shard_ni.ping_news;
+        if is_news && *next_at <= now {
+            (*next_at, *has_news) = (now + Duration::from_secs(1), true);
+        }
+    }
+
+    /// An NI that another node has pinged, while this one routes.
+    pub fn poll_pinged(&mut self) -> Option<NiId> {
+        let at = self.nis.iter_mut().position(|shard_ni| core::mem::take(&mut shard_ni.ping_news.1))?;
+        Some(NiId(at as u16))
     }
 
     /// When the request was sent that a message answers, if its answer is awaited.

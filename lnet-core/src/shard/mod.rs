@@ -29,6 +29,7 @@ mod parts;
 mod promise;
 mod report;
 mod response;
+mod routed;
 mod select;
 mod target;
 mod transmit;
@@ -45,11 +46,11 @@ pub use crate::stats::Usage;
 #[cfg(feature = "sabotage")]
 pub use crate::turns::TurnsBug;
 pub use delay::NAME_WAIT;
-pub use forward::{ForwardError, ForwardRequest, Forwarded};
 pub use initiator::{GetRequest, MdPart, PutRequest, SubmitError};
 pub use inspect::NiUsage;
 pub use news::{ForgedSource, HealthNote, PathNote, PathState, PeerChange};
 pub use promise::ACK_WAIT;
+pub use routed::{BUFFER_WAIT, PoolUsage};
 pub use select::criteria::{Candidate, Criterion, Weighed};
 pub use select::{Choice, Explanation};
 pub use update::Confirmation;
@@ -76,6 +77,7 @@ use delayed::DelayedMessages;
 use mesh::Mesh;
 use news::News;
 use parts::AwaitedParts;
+use routed::RoutedMessages;
 use select::KnownPaths;
 use target::Incoming;
 
@@ -108,6 +110,8 @@ struct ShardNi {
     arriving_count: u32,
     /// Pings that have come by it.
     ping_count: u64,
+    /// When a ping of another node is news again, and whether there is such news, of a router.
+    ping_news: (Instant, bool),
     /// Credits that a peer on its net gets.
     peer_share: u32,
     /// When it was last chosen among several, as a number that grows.
@@ -128,6 +132,7 @@ impl ShardNi {
             outgoing_count: 0,
             arriving_count: 0,
             ping_count: 0,
+            ping_news: (Instant(0), false),
             peer_share: 0,
             sequence: 0,
             ready: MessageQueue::new(),
@@ -164,6 +169,7 @@ pub struct Shard {
     nis: Vec<ShardNi>,
     incoming: Incoming,
     delayed: DelayedMessages,
+    routed: RoutedMessages,
     mesh: Mesh,
     faults: Faults,
     /// What LNDs have reported of paths.
@@ -190,6 +196,7 @@ impl Shard {
         let seed = Seed::new(hash_seed);
         let peers = Peers::new(limits.peers, limits.nis, seed);
         let delayed = DelayedMessages::new(&limits, shard_count, peers.capacity());
+        let routed = RoutedMessages::new(&limits, peers.capacity());
         let mut shard = Self {
             id: shard,
             seals: Seals::new(seal_key),
@@ -208,6 +215,7 @@ impl Shard {
             nis: Vec::with_capacity(usize::from(limits.nis)),
             incoming: Incoming::new(limits.incoming),
             delayed,
+            routed,
             mesh: Mesh::new(),
             faults: Faults::new(),
             paths: KnownPaths::new(),
@@ -316,8 +324,8 @@ impl Shard {
             time::earliest([shard_ni.timers.next(&self.messages), shard_ni.next_look()])
         });
         let (released, delayed) = (self.messages.next_release(), self.delayed.next_timed());
-        let unnamed = self.delayed.next_unnamed();
-        time::earliest([credits.min(), self.trackers.next(), released, delayed, unnamed])
+        let (unnamed, routed) = (self.delayed.next_unnamed(), self.routed.next_deadline());
+        time::earliest([credits.min(), self.trackers.next(), released, delayed, unnamed, routed])
     }
 
     /// Whether [`Shard::poll_transmit`] has a message of any NI.

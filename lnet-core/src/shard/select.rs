@@ -26,6 +26,7 @@
 //! route.
 
 pub(super) mod criteria;
+mod forwards;
 pub(super) mod gateways;
 mod paths;
 
@@ -363,7 +364,7 @@ impl Shard {
         let asked = than.destination;
         let known_as = if is_ping { asked } else { self.topology.known_as(&asked) };
         let view = self.topology.peer(&known_as);
-        let routed = RouteRequest { by: None, avoid: None, memory, is_ping };
+        let routed = RouteRequest { memory, is_ping, ..RouteRequest::default() };
         // Pings go from any.
         if !is_ping && self.topology.finds_peers() && !view.is_some_and(|peer| peer.is_multi_rail) {
             // Its peer sees one source, whatever becomes of that. Several gateways may lead there.

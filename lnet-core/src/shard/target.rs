@@ -64,6 +64,8 @@ pub(super) enum Arriving {
     Delivered(NiId, Nid, Header, Inbound),
     /// The record of a message that is delayed, or goes to a sibling.
     Delayed(u32),
+    /// The record of a message of another node.
+    Routed(u32),
 }
 
 /// The messages that arrive, by what LNDs name them: as far as any name was ever used, so that memory of the
@@ -185,6 +187,9 @@ impl Uplink for Shard {
         }
         self.lookahead.advance(&self.tables, &self.mds, header);
         let decision = match self.check(now, ni, from, header) {
+            Ok(None) if self.is_beyond(self.topology.known_ni(ni), header) => {
+                return self.forward(now, (ni, from), rx, header);
+            }
             Ok(None)
                 if self.topology.awaits_name(&header.source.nid)
                     && self.await_name(now, rx, (ni, from), header) =>
@@ -220,7 +225,9 @@ impl Uplink for Shard {
 
     #[inline]
     fn awaits_name(&mut self, header: &Header, is_new: bool) -> bool {
-        self.topology.awaits_name(&header.source.nid) && self.may_await_name(header, is_new)
+        self.topology.awaits_name(&header.source.nid)
+            && self.topology.is_local(&header.destination.nid)
+            && self.may_await_name(header, is_new)
     }
 
     fn received(&mut self, now: Instant, rx: RxId, status: Status) {
@@ -233,6 +240,7 @@ impl Uplink for Shard {
                 self.end_arrival(now, header, inbound, status);
             }
             Some(Arriving::Delayed(slot)) => self.received_delayed(now, *slot, status),
+            Some(Arriving::Routed(slot)) => self.received_routed(now, *slot, status),
             Some(Arriving::Idle) | None => panic!("no message arrives as {rx:?}"),
         }
         arriving[rx.0 as usize] = Arriving::Idle;
@@ -324,6 +332,7 @@ impl Shard {
         let is_loopback = local.is_loopback();
         if header.destination.nid != *local
             && !(is_loopback && self.topology.is_local(&header.destination.nid))
+            && !self.is_beyond(self.topology.known_ni(ni), header)
         {
             return Err(DropReason::NotLocal);
         }

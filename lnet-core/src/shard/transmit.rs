@@ -27,6 +27,7 @@ use crate::md::{Ending, MdOptions};
 use crate::message::{Credited, Done, Expired, Message, MessageState, PeerCredited, Purpose, Queued, Stage};
 use crate::peer::PeerNi;
 use crate::standing::{Standing, Turn};
+use crate::stats::DropReason;
 use crate::time::Instant;
 use crate::topology::NiStatus;
 
@@ -84,7 +85,10 @@ impl Shard {
             self.unlink_slot(md, Status::Unknown(Cause::Timeout));
         }
         self.release_delayed(now, |_, (until, _)| until <= now);
-        self.release_timed(|shard| shard.delayed.expired(now));
+        self.release_timed(now, |shard| shard.delayed.expired(now));
+        while let Some(slot) = self.routed.overdue(now) {
+            self.drop_routed(slot, DropReason::RouterFull);
+        }
         self.wake();
     }
 
@@ -225,7 +229,7 @@ impl Shard {
     pub fn delete_delay_rules(&mut self, now: Instant, source: &Nid, destination: &Nid) -> usize {
         let deleted = self.faults.delete_delay_rules(source, destination);
         self.release_delayed(now, |faults, (_, rule)| !faults.has_delay_rule(rule));
-        self.release_timed(|shard| shard.delayed.first_timed(|rule| !shard.faults.has_delay_rule(rule)));
+        self.release_timed(now, |shard| shard.delayed.first_timed(|rule| !shard.faults.has_delay_rule(rule)));
         self.wake();
         deleted
     }
@@ -342,11 +346,7 @@ impl Shard {
             let taken_as = record.credit_of;
             let has_passed_on = record.has_passed_on;
             let answers = record.is_response();
-            if let Purpose::Forward { .. } = purpose {
-                self.messages.keep_forwarded(message);
-            } else {
-                self.messages.forget(message);
-            }
+            self.messages.forget(message);
             self.ni(ni).outgoing_count -= 1;
             if let Some(ended) = EndedOperation::of(&purpose, &header) {
                 self.complete(ended, status);
@@ -359,6 +359,9 @@ impl Shard {
             }
             self.peers.get_mut(peer).responses -= u32::from(answers);
             self.peers.release(peer);
+            if let Purpose::Forward { routed } = purpose {
+                self.end_routed(routed);
+            }
         }
     }
 
@@ -404,6 +407,7 @@ impl Shard {
         let credit = has_ni_credit.then_some(record.credit_of);
         let choice = match may_go_on {
             false => None,
+            true if record.is_forwarded() => self.select_forward(now, &header, Some(&failed)),
             true if is_given => self.select_other_gateway(now, &failed, (memory, is_ping)).or(Some(failed)),
             true => self
                 .select_again(now, &failed, (memory, is_ping))
@@ -467,8 +471,12 @@ impl Shard {
         (left.queued_bytes, left.responses) = (left.queued_bytes - bytes, left.responses - responses);
         let taken = self.peers.get_mut(peer);
         (taken.queued_bytes, taken.responses) = (taken.queued_bytes + bytes, taken.responses + responses);
-        if let Purpose::Request { md } = record.purpose {
-            self.trackers.move_peer(self.mds[md].tracker, &next_hop, &to.next_hop);
+        match record.purpose {
+            Purpose::Request { md } => {
+                self.trackers.move_peer(self.mds[md].tracker, &next_hop, &to.next_hop);
+            }
+            Purpose::Forward { routed } => self.charge(routed, to),
+            Purpose::Reply { .. } | Purpose::Ack { .. } => {}
         }
         Some(former)
     }

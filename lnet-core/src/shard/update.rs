@@ -20,7 +20,7 @@ use crate::message::{Credited, Message, MessageQueue, MessageState, PeerCredited
 use crate::standing::Turn;
 use crate::stats::DropReason;
 use crate::time::Instant;
-use crate::topology::{NiStatus, Topology};
+use crate::topology::{Forwarding, NiStatus, Topology};
 
 /// What a shard says of the snapshot that it has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,6 +36,8 @@ pub struct Confirmation {
     pub arrived_count: u64,
     /// Portals by whose policy something goes here, a bit each: that have entries, or messages that wait.
     pub portals_in_use: u64,
+    /// Whether routing ends and messages of other nodes are still under way.
+    pub is_forwarding: bool,
 }
 
 impl Shard {
@@ -87,6 +89,7 @@ impl Shard {
             generation: self.topology.generation(),
             is_quiet: nis.all(|(ni, local)| !goes(local.status) || self.is_quiet(ni)),
             portals_in_use: self.portals_in_use(),
+            is_forwarding: self.topology.forwarding() == Forwarding::Ending && !self.routed.is_empty(),
         }
     }
 
@@ -105,6 +108,9 @@ impl Shard {
         }
         if !self.topology.has_routes_of(&former) {
             self.follow_routes(now);
+        }
+        if self.topology.forwarding() == Forwarding::Off {
+            self.drop_waiting_routed(DropReason::RoutingOff, |_| true);
         }
         self.look_at_gated(now, &former);
         self.release_unnamed(now);
@@ -148,7 +154,7 @@ impl Shard {
         self.tables.portals_in_use() | delayed
     }
 
-    fn shard_count(&self) -> u8 {
+    pub(super) fn shard_count(&self) -> u8 {
         self.delayed.siblings.len() as u8
     }
 
@@ -215,6 +221,7 @@ impl Shard {
         self.redirect(now, ni);
         if self.topology.known_ni(ni).status == NiStatus::Closed {
             self.drop_delayed(ni);
+            self.drop_waiting_routed(DropReason::NiClosed, |routed| routed.ni == ni);
         }
     }
 
@@ -363,10 +370,14 @@ impl Shard {
     fn next_path(&self, now: Instant, record: &MessageState) -> Option<Choice> {
         let path = path_of(record);
         let ni = path.ni;
+        if record.is_forwarded() {
+            let stays = self.topology.known_ni(ni).serves() && !self.is_route_lost(&path);
+            return if stays { Some(path) } else { self.select_forward(now, &record.transmit.header, None) };
+        }
         let is_ping = super::initiator::finds_out(&record.transmit.header.body);
         let memory = self.memory_node_of(&record.purpose);
         let bound = || {
-            let request = RouteRequest { by: Some(ni), memory, is_ping, avoid: None };
+            let request = RouteRequest { by: Some(ni), memory, is_ping, ..RouteRequest::default() };
             self.select_route(now, &path.destination, &request)
         };
         // The node that was a gateway may forward it still.
@@ -415,13 +426,15 @@ impl Shard {
         }
     }
 
-    /// Has a message leave by another NI, from whose NID it comes then.
+    /// Has a message leave by another NI, from whose NID it comes then if it is this node's.
     pub(super) fn readdress<S>(&mut self, to: NiId, message: &Message<S>) {
         let nid = self.topology.known_ni(to).nid;
         let record = self.messages.record_mut(message);
         let from = core::mem::replace(&mut record.transmit.ni, to);
         if from != to {
-            record.transmit.header.source.nid = nid;
+            if !record.is_forwarded() {
+                record.transmit.header.source.nid = nid;
+            }
             self.ni(from).outgoing_count -= 1;
             self.ni(to).outgoing_count += 1;
         }

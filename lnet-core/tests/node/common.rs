@@ -101,7 +101,9 @@ impl Runner {
             let goes = |status| matches!(status, NiStatus::Leaving | NiStatus::Closed);
             let is_quiet = is_quiet || !self.topology.local_nis().any(|(_, ni)| goes(ni.status));
             let (arrived_count, portals_in_use) = (self.arrived_count, self.portals_in_use);
-            let confirmation = Confirmation { shard, generation, is_quiet, arrived_count, portals_in_use };
+            let is_forwarding = false;
+            let confirmation =
+                Confirmation { shard, generation, is_quiet, arrived_count, portals_in_use, is_forwarding };
             self.node.handle_report(self.now, Report::Confirmed(confirmation));
         }
     }

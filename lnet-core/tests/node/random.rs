@@ -260,6 +260,7 @@ impl Run {
             is_quiet: !is_busy,
             arrived_count: u64::from(which),
             portals_in_use,
+            is_forwarding: false,
         };
         self.node.handle_report(self.now, Report::Confirmed(confirmation));
     }

@@ -52,9 +52,15 @@ fn malformed_headers() {
 fn a_destination_that_is_not_the_receiving_ni() {
     let nis = vec![local_ni(nid(1, 1), 8, 4), local_ni(nid(2, 1), 8, 4)];
     let mut node = willing(ShardConfig { topology: Arc::new(Topology::new(nis)), ..config() });
-    for destination in [nid(1, 3), nid(2, 1), nid(9, 9), Nid::ANY] {
+    for (destination, reason) in [
+        (nid(1, 3), DropReason::NotLocal),
+        (nid(2, 1), DropReason::NotLocal),
+        (Nid::ANY, DropReason::NotLocal),
+        (Nid::LO, DropReason::NotLocal),
+        (nid(9, 9), DropReason::RoutingOff),
+    ] {
         let destination = ProcessId::lustre(destination);
-        node.assert_drop(&Header { destination, ..put_header(1, 4) }, DropReason::NotLocal);
+        node.assert_drop(&Header { destination, ..put_header(1, 4) }, reason);
     }
     let destination = ProcessId { pid: 777, ..host(1) };
     assert_ne!(

@@ -54,17 +54,22 @@ const CONNECTIONS_REFUSED: [SocklndEvent; 14] = [
 ];
 
 /// Messages that found no room: strangers may have taken it.
-const FULL: [DropReason; 3] =
-    [DropReason::EventQueueFull, DropReason::ResponsesFull, DropReason::DelayedFull];
+const FULL: [DropReason; 4] =
+    [DropReason::EventQueueFull, DropReason::ResponsesFull, DropReason::DelayedFull, DropReason::RouterFull];
 
-/// Messages that are not for this node, or could not be answered: a peer takes the node for another one, or
-/// for a router (LNet `lib-move.c: lnet_parse`).
-const ASTRAY: [DropReason; 5] = [
+/// Messages that are not for this node, or could not be answered or forwarded: a peer takes the node for
+/// another one, or for a router that leads elsewhere (LNet `lib-move.c: lnet_parse`).
+const ASTRAY: [DropReason; 10] = [
     DropReason::Malformed,
     DropReason::NotLocal,
     DropReason::NoSource,
     DropReason::NoRoute,
     DropReason::Portal,
+    DropReason::RoutingOff,
+    DropReason::NoNextHop,
+    DropReason::NextHopSilent,
+    DropReason::LeadsBack,
+    DropReason::RouterTooLong,
 ];
 
 /// What was told.

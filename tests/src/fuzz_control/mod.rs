@@ -125,6 +125,7 @@ impl World {
                     is_quiet: true,
                     arrived_count: 0,
                     portals_in_use: 0,
+                    is_forwarding: false,
                 };
                 self.node.handle_report(self.now, Report::Confirmed(confirmation));
             }

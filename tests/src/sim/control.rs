@@ -81,6 +81,7 @@ impl Control {
                         is_quiet: true,
                         arrived_count: 0,
                         portals_in_use: 0,
+                        is_forwarding: false,
                     };
                     node.handle_report(start, Report::Confirmed(confirmation));
                 }

@@ -31,6 +31,7 @@ impl World {
                 DropReason::NoSource,
                 DropReason::NoRoute,
                 DropReason::Portal,
+                DropReason::RoutingOff,
             ] {
                 let dropped = lane.shard.counters().drops(reason).messages;
                 self.ledger.expect(dropped == 0, "no message is dropped without cause", || {

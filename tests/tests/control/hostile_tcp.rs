@@ -319,7 +319,7 @@ fn messages(cases: &mut Cases) {
     let say = |header: Header| message(Version::V3, &header);
     let far = "192.0.2.1@tcp9".parse().unwrap();
     let abroad = |own: &Greeting| say(header(own.source, far, 0, put(9, 9)));
-    cases.is_borne("a destination on another net", abroad, "destination is not the receiving NI");
+    cases.is_borne("a destination on another net", abroad, "routing is off");
     cases.is_borne(
         "a Put that nothing takes",
         |own| say(header(own.source, near, 0, put(9, 9))),

@@ -32,6 +32,8 @@ pub(in crate::shard) struct RouteRequest {
     pub(in crate::shard) memory: Option<MemoryNode>,
     /// Whether the message asks a node who it is: such a one may come from any local NI.
     pub(in crate::shard) is_ping: bool,
+    /// Whether the message is another node's: it keeps its ends, and goes by any local NI.
+    pub(in crate::shard) is_forwarded: bool,
 }
 
 /// The message for which gateways are weighed, and the routes that they are of.
@@ -71,8 +73,12 @@ impl Shard {
         let named = |nid: &Nid| self.topology.local_nis().find(|(_, ni)| ni.nid == *nid).map(|(ni, _)| ni);
         let by = self_nid.and_then(named);
         // A NID that is none of this node's leads nowhere.
-        let routed =
-            (by.is_some() || self_nid.is_none()).then_some(RouteRequest { by, avoid: None, memory, is_ping });
+        let routed = (by.is_some() || self_nid.is_none()).then_some(RouteRequest {
+            by,
+            memory,
+            is_ping,
+            ..RouteRequest::default()
+        });
         let routed = routed.and_then(|request| self.select_route(now, destination, &request));
         let routed = routed.map(|choice| (choice, Turn::Routed));
         routed.or_else(|| Some((self.select_down(destination, self_nid)?, Turn::None)))
@@ -103,13 +109,14 @@ impl Shard {
         }
         let view = self.topology.peer(destination);
         let multi_rail = view.filter(|view| view.is_multi_rail);
-        let destination = match multi_rail.filter(|_| by.is_none()) {
+        let destination = match multi_rail.filter(|_| by.is_none() && !request.is_forwarded) {
             Some(view) => {
                 self.choose_remote(&Weighing::new(now, request, routes, destination), view, trace)?
             }
             None => *destination,
         };
-        let is_steady = multi_rail.is_none() && !request.is_ping && self.topology.finds_peers();
+        let may_come_from_any = multi_rail.is_some() || request.is_ping || request.is_forwarded;
+        let is_steady = !may_come_from_any && self.topology.finds_peers();
         let weighing = Weighing::new(now, request, routes, &destination);
         let source_net = |tier: &[GatewayNi]| match by {
             Some((_, local)) => Some(local.net),
@@ -165,7 +172,7 @@ impl Shard {
         than: &Choice,
         (memory, is_ping): (Option<MemoryNode>, bool),
     ) -> Option<Choice> {
-        let request = RouteRequest { by: Some(than.ni), avoid: None, memory, is_ping };
+        let request = RouteRequest { by: Some(than.ni), memory, is_ping, ..RouteRequest::default() };
         self.has_routes(than)
             .then(|| self.choose_route_again(now, &than.destination, than, &request))
             .flatten()

@@ -1,0 +1,61 @@
+//! The choice for messages of other nodes (LNet `lib-move.c: lnet_select_pathway`, spec: core 7.1, 7.2).
+//!
+//! They keep their source, so no NI is sticky, and their destination: a NID that is ill may be changed for
+//! another one of its peer, if the source is Multi-Rail too and so takes an answer from there (LNet
+//! `lib-move.c: lnet_mr_forwarding_allowed`).
+
+use lnet_wire::Header;
+
+use super::criteria::NoTrace;
+use super::{Choice, RouteRequest, Shard};
+use crate::time::Instant;
+use crate::topology::{HEALTH_MAX, PeerView};
+
+impl Shard {
+    /// The path by which a message of another node goes on: straight to its destination if that is on a net
+    /// of this node's, else by a gateway. Another one than a path that has failed, if there was one.
+    pub(in crate::shard) fn select_forward(
+        &self,
+        now: Instant,
+        header: &Header,
+        than: Option<&Choice>,
+    ) -> Option<Choice> {
+        let destination = &header.destination.nid;
+        let net = destination.net();
+        let path = if self.topology.on_net(net).is_none() {
+            let request = RouteRequest { is_forwarded: true, ..RouteRequest::default() };
+            match than {
+                Some(than) => self.choose_route_again(now, destination, than, &request),
+                None => self.select_route(now, destination, &request),
+            }
+        } else {
+            let view = self.other_nids(header);
+            let best = match view {
+                Some(_) => self.choose(now, destination, (None, false), &mut NoTrace),
+                None => self
+                    .choose_local(now, net, (None, core::iter::once(destination)), &mut NoTrace)
+                    .map(|ni| Choice::direct(ni, *destination)),
+            };
+            match than {
+                Some(than) => best
+                    .filter(|best| best.path() != than.path())
+                    .or_else(|| self.select_other(than, view, |_| true)),
+                None => best,
+            }
+        };
+        path.filter(|path| self.topology.known_ni(path.ni).serves())
+    }
+
+    /// The peer whose other NIDs a message may go to as well.
+    fn other_nids(&self, header: &Header) -> Option<&PeerView> {
+        let destination = &header.destination.nid;
+        let multi_rail = |nid| self.topology.peer(nid).filter(|view| view.is_multi_rail);
+        let view = multi_rail(destination).filter(|_| self.topology.peer_health(destination) < HEALTH_MAX)?;
+        multi_rail(&header.source.nid).map(|_| view)
+    }
+
+    /// Whether nothing that goes by a path is answered now.
+    pub(in crate::shard) fn is_path_silent(&self, now: Instant, path: &Choice) -> bool {
+        self.is_cut_off(now, path.ni, core::iter::once(&path.next_hop))
+    }
+}
