@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use core::net::IpAddr;
 use core::time::Duration;
 
+use lnet_model::pool::PoolKind;
 use lnet_wire::steer::{PORTALS, PolicyWord};
 use lnet_wire::{Net, NetType, Nid};
 
@@ -42,6 +43,8 @@ pub struct NodeConfig {
     pub policies: [PolicyWord; PORTALS],
     /// Whether the primary NIDs of peers that a program announces are fixed (LNet `peer.c: lock_prim_nid`).
     pub locks_announced: bool,
+    /// Router buffers that there may be, over all shards and pools; without any it is no router.
+    pub router_buffers_max: u32,
 }
 
 impl NodeConfig {
@@ -58,6 +61,7 @@ impl NodeConfig {
             pid: lnet_wire::ProcessId::LUSTRE_PID,
             policies: [PolicyWord::default(); PORTALS],
             locks_announced: true,
+            router_buffers_max: 0,
         }
     }
 }
@@ -182,6 +186,13 @@ pub enum Action<O> {
         /// The NID.
         nid: Nid,
     },
+    /// Make the router buffers of all shards as many ([`Shard::set_router_pools`]), by [`PoolKind`], and
+    /// report [`Report::Pools`]. Where there is no memory for them, all is to be as it was.
+    ///
+    /// [`Shard::set_router_pools`]: crate::shard::Shard::set_router_pools
+    Pools([u32; PoolKind::ALL.len()]),
+    /// Free all router buffers, those in use when they are not any more.
+    DropPools,
     /// A portal's policy has changed; shards hear of it by a snapshot, this is for what steers in front of
     /// them.
     Steer {
@@ -212,6 +223,18 @@ pub enum Report<'a> {
     /// An NI is closed.
     Closed {
         /// Its slot.
+        ni: NiId,
+    },
+    /// The router buffers are made, or there are as many as before.
+    Pools {
+        /// Whether.
+        result: Result<(), DriverError>,
+    },
+    /// Another node has pinged an NI of a router ([`Shard::poll_pinged`]).
+    ///
+    /// [`Shard::poll_pinged`]: crate::shard::Shard::poll_pinged
+    Pinged {
+        /// Its slot. What has gone meanwhile is of no interest.
         ni: NiId,
     },
     /// What a shard says of its snapshot.

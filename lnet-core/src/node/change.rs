@@ -6,6 +6,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::time::Duration;
 
+use lnet_model::pool::PoolKind;
 use lnet_model::route::RouteSpec;
 use lnet_wire::steer::{PORTALS, Policy, PolicyWord, Spread};
 use lnet_wire::{Global, Net, Nid, Parameter, ping};
@@ -15,6 +16,7 @@ use super::error::{ChangeError, RequestError};
 use super::nets::{LOOPBACK, NiConfig, NiSpec};
 use super::peers::{PeerEdit, PeerTable};
 use super::routes::{self, RouteError, RouteList, nids_of_gateway};
+use super::routing::{RoutingChange, RoutingPlan};
 use super::settings::Settings;
 use crate::lnd::NiId;
 use crate::topology::HEALTH_MAX;
@@ -80,6 +82,19 @@ pub enum NodeChange<O> {
         /// Any NID of the gateway.
         gateway: Nid,
     },
+    /// Messages of other nodes are forwarded from now on, or not any more.
+    SetRouting {
+        /// Whether.
+        on: bool,
+    },
+    /// A pool of a router has so many buffers, all shards together; 0 is the default. Forgotten where routing
+    /// is off.
+    SetPool {
+        /// Which.
+        pool: PoolKind,
+        /// How many.
+        buffer_count: u32,
+    },
     /// The administrator changes the selection policies.
     Udsp(RuleEdit),
     /// A global tunable.
@@ -118,6 +133,8 @@ pub(super) struct Plan<O> {
     pub(super) rules: Option<RuleList>,
     /// The net routes, likewise.
     pub(super) routes: Option<RouteList>,
+    /// Routing, likewise.
+    pub(super) routing: Option<RoutingPlan>,
 }
 
 impl<O> Plan<O> {
@@ -158,6 +175,7 @@ impl<O: Clone> Node<O> {
             peers: Vec::new(),
             rules: None,
             routes: None,
+            routing: None,
         };
         let nis = self.nis.0.iter().map(|config| (None, config.clone())).collect();
         let mut draft = Draft { node: self, nis, peers: None, plan };
@@ -165,6 +183,11 @@ impl<O: Clone> Node<O> {
             draft.apply(index, change).map_err(|error| RequestError::Change { index, error })?;
         }
         let Draft { nis, mut plan, .. } = draft;
+        if let Some(routing) = &plan.routing {
+            let refused =
+                |error| RequestError::Change { index: routing.index, error: ChangeError::Routing(error) };
+            routing.check(self.config.router_buffers_max).map_err(refused)?;
+        }
         plan.reopen.retain(|(_, ni)| !plan.delete.contains(ni));
         let added = nis.into_iter().filter_map(|(index, config)| Some((index?, config)));
         plan.add.extend(added);
@@ -215,6 +238,10 @@ impl<O: Clone> Draft<'_, O> {
             NodeChange::DeleteRoute { net, gateway } => {
                 let nids = nids_of_gateway(gateway, self.peers().get(gateway));
                 self.routes_mut().delete(*net, &nids).map_err(ChangeError::Route)
+            }
+            NodeChange::SetRouting { on } => self.change_routing(index, RoutingChange::Switch(*on)),
+            NodeChange::SetPool { pool, buffer_count } => {
+                self.change_routing(index, RoutingChange::Buffers(*pool, *buffer_count))
             }
             NodeChange::Udsp(edit) => {
                 let rules = self.plan.rules.get_or_insert_with(|| self.node.rules.clone());
@@ -321,6 +348,13 @@ impl<O: Clone> Draft<'_, O> {
         }
         let nids = nids_of_gateway(&gateway, self.peers().get(&gateway));
         self.routes_mut().add(*spec, &nids)
+    }
+
+    fn change_routing(&mut self, index: usize, change: RoutingChange) -> Result<(), ChangeError> {
+        let max = self.node.config.router_buffers_max;
+        let plan = self.node.routing.plan(self.plan.routing, (index, change), max);
+        self.plan.routing = plan.map_err(ChangeError::Routing)?;
+        Ok(())
     }
 
     /// A gateway is neither made nor deleted as a peer.

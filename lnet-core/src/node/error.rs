@@ -12,6 +12,7 @@ use thiserror::Error;
 
 use super::peers::PeerError;
 use super::routes::RouteError;
+use super::routing::RoutingError;
 use crate::udsp::RuleError;
 
 const ENOENT: i32 = 2;
@@ -108,6 +109,9 @@ pub enum ChangeError {
     /// A change of the routes is wrong, or cannot be made while there are such.
     #[error("{0}")]
     Route(RouteError),
+    /// Routing is not changed.
+    #[error("{0}")]
+    Routing(RoutingError),
     /// A tunable has no such value, or not together with the others.
     #[error("{setting} {value}: {range}")]
     Setting {
@@ -169,6 +173,7 @@ impl ChangeError {
             Self::Peer(error) => error.errno(),
             Self::Rule(error) => error.errno(),
             Self::Route(error) => error.errno(),
+            Self::Routing(error) => error.errno(),
             Self::NidExists(_) | Self::InterfaceExists { .. } => EEXIST,
             Self::TooMany { .. } => ENOSPC,
             Self::UnknownNid(_) => ENOENT,
@@ -217,6 +222,14 @@ pub enum RequestError {
         error: DriverError,
         /// NIs that the batch deletes and that could not be opened again.
         lost: alloc::vec::Vec<Nid>,
+    },
+    /// The router buffers could not be made.
+    #[error("cannot make the router buffers: {error}")]
+    Pools {
+        /// The place of the change in its batch, from 0.
+        index: usize,
+        /// What their maker says.
+        error: DriverError,
     },
     /// Too many requests wait or are under way.
     #[error("{max} requests are under way, the most there can be")]
@@ -296,7 +309,7 @@ impl RequestError {
         match self {
             Self::Change { error, .. } => error.errno(),
             Self::PortalBusy { .. } | Self::TooManyRequests { .. } => EBUSY,
-            Self::Open { error, .. } | Self::Ping { error, .. } => error.errno,
+            Self::Open { error, .. } | Self::Pools { error, .. } | Self::Ping { error, .. } => error.errno,
             Self::UnknownRequest(_) => ENOENT,
             Self::Cancelled => ECANCELED,
             Self::PingWildcard(_) | Self::PingSource(_) => EINVAL,
@@ -311,9 +324,10 @@ impl RequestError {
     #[must_use]
     pub const fn index(&self) -> Option<usize> {
         match self {
-            Self::Change { index, .. } | Self::PortalBusy { index, .. } | Self::Open { index, .. } => {
-                Some(*index)
-            }
+            Self::Change { index, .. }
+            | Self::PortalBusy { index, .. }
+            | Self::Open { index, .. }
+            | Self::Pools { index, .. } => Some(*index),
             _ => None,
         }
     }

@@ -32,6 +32,7 @@ mod pings;
 mod questions;
 mod recovery;
 mod routes;
+mod routing;
 mod settings;
 mod snapshot;
 mod source;
@@ -60,6 +61,7 @@ pub use pings::{PingId, PingKind, Pinged};
 pub use questions::NamedClaim;
 pub use recovery::{Recovering, Recovery};
 pub use routes::{GATEWAY_NIS_MAX, NET_ROUTES_MAX, NetRoute, RouteError};
+pub use routing::{POOL_BUFFERS, ROUTER_WAIT, RouterState, RoutingError};
 pub use settings::Settings;
 pub use states::{LocalNetState, LocalNiState, PeerNiState, PeerState, PeerTraffic};
 pub use verify::Difference;
@@ -78,6 +80,7 @@ use peers::{FormerNids, PeerTable};
 use pings::{Ping, PingPurpose};
 use questions::Asking;
 use routes::{RouteList, Routes};
+use routing::Routing;
 use snapshot::Snapshots;
 use task::{Batches, Draining, Step, WaitingBatch};
 use told::Told;
@@ -96,6 +99,7 @@ pub struct Node<O> {
     rules: RuleList,
     routes: Routes,
     gateways: Gateways,
+    routing: Routing,
     snapshots: Snapshots,
     discoveries: Discoveries,
     /// NIDs of peers' NIs that are not in full health.
@@ -131,6 +135,7 @@ impl<O: Clone> Node<O> {
             rules: RuleList::default(),
             routes: Routes::default(),
             gateways: Gateways::default(),
+            routing: Routing::default(),
             snapshots: Snapshots::new(config.shard_count),
             discoveries: Discoveries::new(),
             ill: BTreeSet::new(),
@@ -222,9 +227,12 @@ impl<O: Clone> Node<O> {
         match report {
             Report::Opened { ni, result } => self.opened(now, ni, result),
             Report::Closed { ni } => self.closed(now, ni),
+            Report::Pools { result } => self.pools_made(now, result),
+            Report::Pinged { ni } => self.note_pinged(now, ni),
             Report::Confirmed(confirmation) => {
                 self.snapshots.confirm(confirmation);
                 self.advance(now);
+                self.advance_routing(now);
             }
             Report::Answered { ping, bytes } => self.answered(now, ping, bytes),
             Report::Unanswered { ping, error } => {
@@ -353,7 +361,7 @@ impl<O: Clone> Node<O> {
         let unnamed = self.discoveries.unnamed.values().flatten();
         let waits = self.windows.values().chain(unnamed).min().copied();
         let own = questions.into_iter().chain(waits).chain(self.former.next_end()).chain(self.next_turn());
-        let own = own.chain(self.next_gateway());
+        let own = own.chain(self.next_gateway()).chain(self.routing.next());
         pings.chain(drained).chain(self.next_recovery()).chain(own).min()
     }
 
@@ -368,6 +376,7 @@ impl<O: Clone> Node<O> {
         }
         self.recover(now);
         self.end_waiting(now);
+        self.advance_routing(now);
         self.advance(now);
         self.go_on(now);
     }

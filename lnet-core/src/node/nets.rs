@@ -108,6 +108,9 @@ pub struct NiConfig<O> {
     /// Whether its health has fallen or was set to 0, and is not 1000 since: it is told as down, and goes on
     /// as the last choice.
     pub is_failed: bool,
+    /// Whether this node routes, and no other one has pinged the NI's net for
+    /// [`ROUTER_WAIT`](super::ROUTER_WAIT) nor the NI since: it is told as down, and serves.
+    pub is_idle: bool,
     /// Pings to it while it is not in full health.
     pub recovery: Recovery,
     /// How far its device is from the memory of each shard, as its runner has told; none until then.
@@ -136,6 +139,7 @@ impl<O> NiConfig<O> {
             awaits_carrier: false,
             is_absent,
             is_failed,
+            is_idle: false,
             recovery,
             numa_distances: Vec::new(),
             memory_distances: Vec::new(),
@@ -170,7 +174,7 @@ impl<O> NiConfig<O> {
     /// Whether others are told that it is up.
     #[must_use]
     pub fn is_told_up(&self) -> bool {
-        self.status() == NiStatus::Up && !self.is_failed
+        self.status() == NiStatus::Up && !self.is_failed && !self.is_idle
     }
 
     /// Whether it serves, is down or goes.
@@ -195,9 +199,10 @@ impl<O> NiConfig<O> {
         let tries = settings.get(Global::RetryCount).saturating_add(1);
         let lnd_timeout = self.lnd_timeout(settings);
         let timeout = lnd_timeout.saturating_mul(tries).saturating_add(Duration::from_secs(1));
-        let NetTunables { credits, peer_credits, .. } = self.tunables;
+        let NetTunables { credits, peer_credits, peer_buffer_credits, .. } = self.tunables;
         let local = LocalNi::new(self.spec.nid, credits, peer_credits, timeout);
         LocalNi {
+            router_credits: if peer_buffer_credits == 0 { peer_credits } else { peer_buffer_credits },
             lnd_timeout: Some(lnd_timeout),
             facts: self.spec.options.facts,
             status: self.status(),

@@ -81,6 +81,11 @@ impl Snapshots {
         self.all_have(generation) && self.confirmations.iter().flatten().all(|shard| shard.is_quiet)
     }
 
+    /// Whether a shard has messages of others under way while routing ends.
+    pub(super) fn are_forwarding(&self) -> bool {
+        self.confirmations.iter().flatten().any(|shard| shard.is_forwarding)
+    }
+
     /// Messages that have ever come by the NIs that are leaving, modulo 2^64.
     pub(super) fn arrived_count(&self) -> u64 {
         let counts = self.confirmations.iter().flatten().map(|shard| shard.arrived_count);
@@ -117,6 +122,7 @@ impl<O: Clone> Node<O> {
             .with_frozen(self.snapshots.frozen)
             .with_peers(self.snapshots.peers.clone())
             .with_net_routes(net_routes)
+            .with_forwarding(self.routing.forwarding())
             .with_gated_requests(self.snapshots.gates_requests && self.config.peers_max > 0)
             .with_generation(self.snapshots.generation);
         self.snapshots.newest = Some(Arc::new(topology));

@@ -1,9 +1,9 @@
 //! Carrying a batch out: from validation to the last confirmation.
 //!
 //! ```text
-//! Asking -> Freezing -> Draining -> Closing -> Opening ------------> Settling -> done
-//!     |       |                                   |                      ^
-//!     +-------+-- portal in use: undone           +-- Undoing, Reopening-+
+//! Asking -> Freezing -> Draining -> Closing -> Opening -> Pooling -> Settling -> done
+//!     |       |                                   |         |            ^
+//!     +-------+-- portal in use: undone           +---------+-- Undoing, Reopening
 //! ```
 //!
 //! Steps with nothing to do are passed at once. Invariants: one batch at a time; shards hear of an NI
@@ -50,6 +50,8 @@ pub(super) enum Step {
     Closing(Vec<NiId>),
     /// One NI after the other is opened.
     Opening(NiId),
+    /// Router buffers are made.
+    Pooling,
     /// What was opened is closed again.
     Undoing(Vec<NiId>),
     /// What was deleted is opened again.
@@ -211,13 +213,13 @@ impl<O: Clone> Node<O> {
                 }
                 // Slots of the closed NIs may be given to others from now on.
                 self.publish();
-                self.open_next(&mut task);
+                self.open_next(now, &mut task);
             }
             Step::Undoing(_) => {
                 task.opened.clear();
                 self.reopen_next(&mut task);
             }
-            Step::Opening(_) | Step::Reopening(_) => return (Some(task), false),
+            Step::Opening(_) | Step::Pooling | Step::Reopening(_) => return (Some(task), false),
             Step::Settling if !self.snapshots.all_have(task.generation) => return (Some(task), false),
             Step::Settling => {
                 self.look_after_set(now, &task.plan);
@@ -243,7 +245,7 @@ impl<O: Clone> Node<O> {
 
     fn drain_or_open(&mut self, now: Instant, task: &mut Task<O>) {
         if task.plan.going().next().is_none() {
-            return self.open_next(task);
+            return self.open_next(now, task);
         }
         self.mark(task, NiStatus::Leaving);
         let deadline = now + task.drain_timeout;
@@ -309,7 +311,7 @@ impl<O: Clone> Node<O> {
                 match result {
                     Ok(()) => {
                         (config.is_absent, config.has_link) = (false, true);
-                        self.open_next(&mut task);
+                        self.open_next(now, &mut task);
                     }
                     Err(error) => {
                         let (nid, lost) = (config.spec.nid, Vec::new());
@@ -323,14 +325,12 @@ impl<O: Clone> Node<O> {
                 match result {
                     Ok(()) => {
                         task.opened.push(NiConfig { ni, ..config });
-                        self.open_next(&mut task);
+                        self.open_next(now, &mut task);
                     }
                     Err(error) => {
                         let (nid, lost) = (config.spec.nid, Vec::new());
                         task.failure = Some(RequestError::Open { index, nid, error, lost });
-                        let undone: Vec<_> = task.opened.iter().map(|config| config.ni).collect();
-                        self.actions.extend(undone.iter().map(|ni| Action::Close { ni: *ni }));
-                        task.step = Step::Undoing(undone);
+                        self.undo(&mut task);
                     }
                 }
             }
@@ -350,17 +350,49 @@ impl<O: Clone> Node<O> {
         self.advance(now);
     }
 
-    fn open_next(&mut self, task: &mut Task<O>) {
+    /// Closes what a batch has opened that fails.
+    fn undo(&mut self, task: &mut Task<O>) {
+        let undone: Vec<_> = task.opened.iter().map(|config| config.ni).collect();
+        self.actions.extend(undone.iter().map(|ni| Action::Close { ni: *ni }));
+        task.step = Step::Undoing(undone);
+    }
+
+    /// Router buffers are made, or not.
+    pub(super) fn pools_made(&mut self, now: Instant, result: Result<(), DriverError>) {
+        let task = self.batches.current.take();
+        let Some(mut task) = task.filter(|task| matches!(task.step, Step::Pooling)) else {
+            panic!("router buffers are made, but were not to be")
+        };
+        match result {
+            Ok(()) => self.finish(now, &mut task),
+            Err(error) => {
+                let index = task.plan.routing.map_or(0, |plan| plan.index);
+                task.failure = Some(RequestError::Pools { index, error });
+                self.undo(&mut task);
+            }
+        }
+        self.batches.current = Some(task);
+        self.advance(now);
+    }
+
+    fn open_next(&mut self, now: Instant, task: &mut Task<O>) {
         let again = task.plan.reopen.first().and_then(|(_, ni)| self.nis.get(*ni));
         if let Some(NiConfig { ni, spec, tunables, .. }) = again {
             self.actions.push_back(Action::Open { ni: *ni, spec: spec.clone(), tunables: *tunables });
             task.step = Step::Opening(*ni);
             return;
         }
-        let Some((_, config)) = task.plan.add.first() else { return self.finish(task) };
+        let Some((_, config)) = task.plan.add.first() else { return self.make_pools(now, task) };
         let ni = self.free_slot(&task.opened);
         self.actions.push_back(Action::Open { ni, spec: config.spec.clone(), tunables: config.tunables });
         task.step = Step::Opening(ni);
+    }
+
+    fn make_pools(&mut self, now: Instant, task: &mut Task<O>) {
+        let buffers = task.plan.routing.as_ref().and_then(|plan| self.routing.buffers_for(plan));
+        let Some(buffers) = buffers else { return self.finish(now, task) };
+        self.actions.push_back(Action::Pools(buffers));
+        task.step = Step::Pooling;
     }
 
     fn reopen_next(&mut self, task: &mut Task<O>) {
@@ -391,7 +423,7 @@ impl<O: Clone> Node<O> {
     }
 
     /// All drivers have done what they were asked for: the rest cannot fail.
-    fn finish(&mut self, task: &mut Task<O>) {
+    fn finish(&mut self, now: Instant, task: &mut Task<O>) {
         // NIs that are gone have left their slots to others that come.
         for &(ni, value) in &task.plan.healths {
             if let Some(config) = self.nis.get_mut(ni) {
@@ -440,6 +472,7 @@ impl<O: Clone> Node<O> {
             // superfluous.
             let _ = self.peers.apply(change, &own);
         }
+        self.change_routing(now, task.plan.routing.as_ref(), &added);
         if has_other_routes {
             self.peers.set_gateways(self.routes.list.gateways().copied().collect());
         }

@@ -43,7 +43,10 @@ impl<O: Clone> Node<O> {
                 PingNi { nid: config.spec.nid, status }
             }));
         }
-        let mut features = Features::NI_STATUS.with(Features::ROUTING_DISABLED).with(Features::MULTI_RAIL);
+        let mut features = Features::NI_STATUS.with(Features::MULTI_RAIL);
+        if !self.routing.is_told() {
+            features = features.with(Features::ROUTING_DISABLED);
+        }
         if self.is_discovery_on() {
             features = features.with(Features::DISCOVERY);
         }
@@ -52,10 +55,12 @@ impl<O: Clone> Node<O> {
         if are_same && features == told.features {
             return;
         }
-        // News is pushed: the end of discovery to all peers, the rest to those that are behind.
+        // News is pushed: the end of discovery and routing to all peers, the rest to those that are behind.
         let ends_discovery =
             !features.contains(Features::DISCOVERY) && told.features.contains(Features::DISCOVERY);
-        told.push_due = Some(told.push_due.unwrap_or(false) || ends_discovery);
+        let routes = [features, told.features].map(|told| !told.contains(Features::ROUTING_DISABLED));
+        let is_for_all = ends_discovery || told.sequence != 0 && routes[0] != routes[1];
+        told.push_due = Some(told.push_due.unwrap_or(false) || is_for_all);
         (told.nis, told.features) = (nis, features);
         if !are_same {
             told.sequence = told.sequence.wrapping_add(1).max(1);

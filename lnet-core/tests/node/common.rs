@@ -12,7 +12,7 @@ use lnet_core::node::{
 };
 use lnet_core::shard::Confirmation;
 use lnet_core::time::Instant;
-use lnet_core::topology::{NiStatus, Topology};
+use lnet_core::topology::{Forwarding, NiStatus, Topology};
 use lnet_wire::ping::{self, Features, PingNi};
 use lnet_wire::{NetType, Nid};
 
@@ -58,6 +58,11 @@ pub(crate) struct Runner {
     pub(crate) is_quiet: bool,
     pub(crate) arrived_count: u64,
     pub(crate) portals_in_use: u64,
+    /// Whether shards have messages of others under way.
+    pub(crate) is_forwarding: bool,
+    /// Router buffers that were made, and whether there is memory for others.
+    pub(crate) pools: Vec<[u32; 3]>,
+    pub(crate) has_memory: bool,
     /// Whether what is pushed is acknowledged at once.
     pub(crate) acknowledges: bool,
     /// NIDs that answer pings at once, and what.
@@ -86,6 +91,9 @@ impl Runner {
             is_quiet: true,
             arrived_count: 0,
             portals_in_use: 0,
+            is_forwarding: false,
+            pools: Vec::new(),
+            has_memory: true,
             acknowledges: true,
             told: BTreeMap::new(),
             broken: Vec::new(),
@@ -101,7 +109,7 @@ impl Runner {
             let goes = |status| matches!(status, NiStatus::Leaving | NiStatus::Closed);
             let is_quiet = is_quiet || !self.topology.local_nis().any(|(_, ni)| goes(ni.status));
             let (arrived_count, portals_in_use) = (self.arrived_count, self.portals_in_use);
-            let is_forwarding = false;
+            let is_forwarding = self.is_forwarding && self.topology.forwarding() == Forwarding::Ending;
             let confirmation =
                 Confirmation { shard, generation, is_quiet, arrived_count, portals_in_use, is_forwarding };
             self.node.handle_report(self.now, Report::Confirmed(confirmation));
@@ -138,6 +146,11 @@ impl Runner {
                 Action::Close { ni } => {
                     self.opened.push((ni, false));
                     self.node.handle_report(self.now, Report::Closed { ni });
+                }
+                Action::Pools(pools) => {
+                    let error = DriverError { errno: 12, message: "no memory".into() };
+                    let result = self.has_memory.then(|| self.pools.push(pools)).ok_or(error);
+                    self.node.handle_report(self.now, Report::Pools { result });
                 }
                 Action::Push { ping, .. } if self.acknowledges => {
                     self.node.handle_report(self.now, Report::Answered { ping, bytes: &[] });

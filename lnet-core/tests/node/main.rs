@@ -18,6 +18,7 @@ mod pushes;
 mod random;
 mod recovery;
 mod routes;
+mod routing;
 mod source;
 mod states;
 mod turns;

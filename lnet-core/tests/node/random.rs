@@ -145,6 +145,8 @@ impl Run {
                 Action::Publish(_)
                 | Action::Push { .. }
                 | Action::Steer { .. }
+                | Action::Pools(_)
+                | Action::DropPools
                 | Action::Disconnect { .. } => {}
                 Action::Done { request, result } => self.done(request, result),
             }
@@ -207,6 +209,8 @@ impl Run {
             | NodeChange::SetPolicy { .. }
             | NodeChange::Peer(_)
             | NodeChange::ReopenNi { .. }
+            | NodeChange::SetRouting { .. }
+            | NodeChange::SetPool { .. }
             | NodeChange::Udsp(_) => return,
         }
         if self.model.len() < before {

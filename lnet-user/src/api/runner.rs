@@ -578,6 +578,7 @@ fn carry_out(core: &Arc<Core>, action: Action<LndOptions>, work: &Work) {
                 warn!(portal, %error, "frames are not steered by the portal's new policy");
             }
         }
+        Action::Pools(_) | Action::DropPools => unreachable!("a node without room for router buffers routes"),
         Action::Done { request, result } => {
             let waiter = books().waiting.remove(&request);
             // What asked may be gone.

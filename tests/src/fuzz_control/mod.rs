@@ -140,7 +140,9 @@ impl World {
                 Action::Done { request, .. } => {
                     assert!(self.asked.remove(&request), "{request:?} ends twice")
                 }
-                Action::Publish(_) | Action::Steer { .. } | Action::Disconnect { .. } => {}
+                Action::Pools(_) => self.node.handle_report(self.now, Report::Pools { result: Ok(()) }),
+                Action::Publish(_) | Action::DropPools | Action::Steer { .. } | Action::Disconnect { .. } => {
+                }
             }
         }
     }
