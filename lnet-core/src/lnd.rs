@@ -10,11 +10,13 @@
 //! - [`Lnd::Memory`] is handed to `submit` and `drive`. The core never sees payload bytes, and a shard's
 //!   buffers need no lock.
 //! - [`Lnd::flush`] exists because several messages share one kick.
-//! - [`Uplink::header`] is told the NI that a message came by, since a message is for that NI alone, and the
-//!   peer NI that it came from, as the LND has verified it. The source in a header is a claim. It must be
-//!   that peer NI, or another NID of the same peer on a net of this node, else the message is dropped and
-//!   counted (`ForgedSource`). Credits, slots and shares of responses go by the verified NID; what is sent by
-//!   another path has its source renamed.
+//! - [`Uplink::header`] is told the NI that a message came by, since a message is for that NI alone or, of a
+//!   router, for a node beyond; and the peer NI that it came from, as the LND has verified it. The source in
+//!   a header is a claim. It must be that peer NI, or another NID of the same peer on a net of this node, or
+//!   one on no such net if that peer is a gateway, else the message is dropped and counted (`ForgedSource`).
+//!   A routed message is put in place in a buffer of the node, and [`Lnd::submit`] gets it from there.
+//!   Credits, slots and shares of responses go by the verified NID; what is sent by another path has its
+//!   source renamed, if it is this node's.
 //! - Prefetch hints are an optional trait. An LND that gives none, or wrong ones, changes nothing but the
 //!   time that a match takes.
 
