@@ -381,11 +381,12 @@ fn twenty_thousand_addresses_do_not_grow_without_bound() {
     }
     let last = IpAddr::from((0x0a40_0000_u32 + 19_999).to_be_bytes());
     expect(&neighbours, last, unreachable(Unreachable::NoNeighbour));
-    assert_eq!(neighbours.entries_count(), entries_max);
+    let followed = neighbours.entries_count();
+    assert!((entries_max / 64 * 62..=entries_max).contains(&followed), "{followed}");
     assert_eq!(neighbours.lookup(ip("10.64.0.0"), Asker::Own), Resolution::Unknown, "the oldest was dropped");
     assert_eq!(neighbours.lookup(peer, Asker::Own), mac);
     let kernel = |lab: &Lab| lab.near("-d neigh show").matches("managed").count();
-    assert_eq!(kernel(&lab), entries_max);
+    assert_eq!(kernel(&lab), followed);
     drop(neighbours);
     assert_eq!(kernel(&lab), 0);
 }

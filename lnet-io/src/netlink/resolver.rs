@@ -56,6 +56,9 @@ const BATCH_MAX: usize = 64;
 const STRANGERS_BATCH_MAX: usize = 32;
 const STRANGERS_PAUSE: Duration = Duration::from_millis(25);
 
+/// Part of an asker's table that is freed when it is full.
+const SPARE_PART: usize = 64;
+
 /// Neighbours and links, and everything that decides a route lookup.
 const GROUPS: [MulticastGroup; 9] = [
     MulticastGroup::Neigh,
@@ -309,7 +312,8 @@ impl Resolver {
         }
     }
 
-    /// Drops destinations of an asker that were looked up longest ago, where so many further ones need room.
+    /// Drops destinations of an asker that were looked up longest ago, where so many further ones need room;
+    /// some more of them then, so that they are not looked through for each question.
     async fn make_room(&mut self, asker: Asker, more: usize) {
         if self.destinations.len() + more <= asker.entries_max() {
             return;
@@ -317,9 +321,14 @@ impl Resolver {
         let its = self.destinations.iter().filter(|(_, destination)| destination.used.asker() == asker);
         let mut its: Vec<_> = its.map(|(address, destination)| (destination.used.age(), *address)).collect();
         let surplus = (its.len() + more).saturating_sub(asker.entries_max());
-        its.sort_unstable();
-        for (_, address) in its.into_iter().take(surplus) {
-            self.dirty = true;
+        if surplus == 0 {
+            return;
+        }
+        let count = (surplus + asker.entries_max() / SPARE_PART).min(its.len());
+        its.select_nth_unstable(count - 1);
+        its.truncate(count);
+        self.dirty = true;
+        for (_, address) in its {
             if let Some(Destination { via: Ok(hop), .. }) = self.destinations.remove(&address) {
                 self.release(hop).await;
             }
