@@ -346,7 +346,7 @@ impl Shard {
                 self.news.note_forged(ForgedSource { ni, from: *from, source: *source });
                 return Err(DropReason::ForgedSource);
             }
-            if self.comes_by_dead(from, source)? {
+            if self.comes_by_dead(ni, from, header)? {
                 self.news.note_foreign(from, source.net());
             }
         }
@@ -368,15 +368,17 @@ impl Shard {
         }
     }
 
-    /// Whether a message for this node has come by a gateway that is taken for dead (LNet `lib-move.c:
+    /// Whether a message has come by a gateway that is taken for dead (LNet `lib-move.c:
     /// lnet_check_route_inconsistency`; spec: core 11.4). With a gateway there has to be a route back by it,
-    /// where that is demanded.
+    /// where that is demanded, for messages that are for this node.
     #[cold]
-    fn comes_by_dead(&self, from: &Nid, source: &Nid) -> Result<bool, DropReason> {
+    fn comes_by_dead(&self, ni: NiId, from: &Nid, header: &Header) -> Result<bool, DropReason> {
+        let source = &header.source.nid;
         let Some(routes) = self.topology.net_routes().filter(|_| self.topology.comes_by(from, source)) else {
             return Ok(false);
         };
-        if self.topology.tunables().drops_asymmetric && !routes.leads_back(from, source.net()) {
+        let is_here = !self.is_beyond(self.topology.known_ni(ni), header);
+        if is_here && self.topology.tunables().drops_asymmetric && !routes.leads_back(from, source.net()) {
             return Err(DropReason::AsymmetricRoute);
         }
         Ok(routes.is_dead(from))

@@ -14,6 +14,7 @@ use lnet_core::shard::{BUFFER_WAIT, PoolUsage};
 use lnet_core::stats::{DelayReason, DropReason};
 use lnet_core::time::Instant;
 use lnet_core::topology::{Forwarding, HEALTH_MAX, LocalNi, NiStatus, PeerMap, PeerNid, PeerView, Topology};
+use lnet_core::tunables::Tunables;
 use lnet_core::{Limits, ShardConfig};
 use lnet_model::fault::Filter;
 use lnet_model::pool::PoolKind;
@@ -233,6 +234,18 @@ fn what_may_not_be_forwarded_is_dropped_and_counted() {
     assert_eq!(router.come(0, &over(2, 9, 8)), Verdict::Drop);
     assert_eq!(router.drops(DropReason::RoutingOff), 1);
     router.check_rest();
+}
+
+/// LNet drops what is for this node alone (`lib-move.c: lnet_check_route_inconsistency`).
+#[test]
+fn what_comes_by_an_asymmetric_route_is_forwarded() {
+    let tunables = Tunables { drops_asymmetric: true, ..Tunables::DEFAULT };
+    let by = routes(&[(nid(8, 1), gateway(1, 7))]);
+    let mut router = Router::new(topology().with_net_routes(by).with_tunables(tunables), [1, 1, 0]);
+    let from = nid(1, 7);
+    assert_eq!(router.header(0, from, 0, &put(nid(9, 5), nid(1, 1), 8)), Verdict::Drop);
+    assert_eq!(router.drops(DropReason::AsymmetricRoute), 1);
+    assert_ne!(router.header(0, from, 0, &put(nid(9, 5), nid(2, 9), 8)), Verdict::Drop);
 }
 
 #[test]
