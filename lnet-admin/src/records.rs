@@ -479,6 +479,10 @@ mod tests {
             let batch = ChangeSet { changes, dry_run: false, generation: None };
             runtime.block_on(control.apply_batch(batch)).map(|_| ()).map_err(|refusal| refusal.errno)
         };
+        // The gateway forwards nothing, and says so: without discovery that is no matter.
+        let ni = lnet_user::NiConfig::new(gateway, "in-process:routes");
+        let _gateway = Lnet::start(&NodeConfig::new(vec![ni])).unwrap();
+        apply(vec![Change::SetGlobal { global: Global::Discovery, value: 0 }]).unwrap();
         apply((1..=300).map(|number| Change::AddRoute(spec(number))).collect()).unwrap();
         let first = control.routes_behind(None);
         assert_eq!((first.routes.len(), first.has_more), (PAGE_NIDS, true));
