@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use lnet_tests::netns::{NETNS_NODES, enter, ip, require_privilege, wait_until};
 use lnet_wire::socklnd::{ByteOrder, ConnectionType, HELLO_BYTES_MAX, PrefixKind, Version};
 use lnet_wire::{Body, Header, Nid, WireHandle};
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 
 use crate::dialler::{
     Dialler, Greeting, OTHER_MAGICS, OWN_MAGIC, header, message, nid, own_request, ping, prefix, privileged,
@@ -422,8 +422,9 @@ fn a_want_of_descriptors_is_told_once_in_a_while() {
     }
     let stage = Stage::new("", 1);
     let pid = Pid::from_raw(stage.two.a.pid().cast_signed());
-    // Descriptors that are open stay so.
-    let limit = prlimit(pid, Resource::Nofile, Rlimit { current: Some(3), maximum: Some(1 << 20) }).unwrap();
+    // Descriptors that are open stay so. The daemon has the limits of this process.
+    let limit = getrlimit(Resource::Nofile);
+    prlimit(pid, Resource::Nofile, Rlimit { current: Some(3), ..limit }).unwrap();
     let mut waiting: Vec<_> = (0..3).map(|_| stage.dial(0)).collect();
     let told = || stage.two.a.directory.log().matches("tcp: cannot accept connections").count();
     wait_until("the log tells of it", PATIENCE, || told() != 0);
