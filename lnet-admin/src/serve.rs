@@ -16,7 +16,7 @@ use super::error::ControlError;
 
 /// What a drain may take beyond its limit: shards have to event that it is over.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);
-/// How often is looked whether gateways are checked.
+/// Interval between looks at whether all gateways are checked.
 const GATEWAY_INTERVAL: Duration = Duration::from_millis(20);
 
 /// How a node is served.
@@ -43,9 +43,8 @@ impl ServeOptions {
 
 /// Serves a node on a control socket until `stop` is ready, with this console for tests; `ready` is called
 /// when clients can connect, the start-up document is carried out, and gateways are checked where that is
-/// demanded. Then the node's NIs go, with the time
-/// to drain that the options give. The calling thread is in the node's network namespace; it runs an async
-/// runtime of its own.
+/// demanded. Then the node's NIs go, with the time to drain that the options give. The calling thread is in
+/// the node's network namespace; it runs an async runtime of its own.
 ///
 /// # Errors
 /// [`ControlError`]: the socket cannot be had, the start-up document is wrong, or a shard has ended.

@@ -8,7 +8,7 @@ use crate::named;
 named! {
     /// A parameter of a node: what it does about gateways.
     Parameter {
-        /// Seconds between checks of a gateway by one of its nets; 0 ends the checks.
+        /// Seconds between checks of a gateway by one of its nets; 0 ends them once one has gone well.
         AliveRouterCheckInterval => "alive_router_check_interval",
         /// Seconds that a gateway has for the answer to a check.
         RouterPingTimeout => "router_ping_timeout",

@@ -227,7 +227,7 @@ pub enum Report<'a> {
     },
     /// The router buffers are made, or there are as many as before.
     Pools {
-        /// Whether.
+        /// Whether they could be made.
         result: Result<(), DriverError>,
     },
     /// Another node has pinged an NI of a router ([`Shard::poll_pinged`]).

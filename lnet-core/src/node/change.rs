@@ -84,7 +84,7 @@ pub enum NodeChange<O> {
     },
     /// Messages of other nodes are forwarded from now on, or not any more.
     SetRouting {
-        /// Whether.
+        /// Whether they are.
         on: bool,
     },
     /// A pool of a router has so many buffers, all shards together; 0 is the default. Forgotten where routing

@@ -294,7 +294,13 @@ impl<O: Clone> Node<O> {
         let nets =
             nids_of_gateway(named, self.peers.get(named)).into_iter().filter(|nid| !self.is_local(nid));
         let nets = nets.map(|nid| nid.net()).filter(|net| self.serving(*net).next().is_some());
-        nets.map(|net| (gateway.next.get(&net).copied().unwrap_or(Instant(0)), net)).min()
+        // The interval may have become shorter since the last check.
+        let latest = gateway.asked_at.zip(self.check_interval()).map(|(at, interval)| at + interval);
+        let due = |net| {
+            let at = gateway.next.get(&net).copied().unwrap_or(Instant(0));
+            (latest.map_or(at, |latest| latest.min(at)), net)
+        };
+        nets.map(due).min()
     }
 
     /// When the first gateway is to be looked at.

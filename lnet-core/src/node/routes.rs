@@ -235,8 +235,8 @@ pub(super) struct Routes {
 }
 
 impl Routes {
-    /// Takes over the routes that a batch has made; those that stay are up or down as they were. Tells the
-    /// gateways that others are by, as they were named.
+    /// Takes over the routes that a batch has made; those that stay are up or down as they were. Returns
+    /// the gateways of routes that are new, by the NIDs that name them.
     pub(super) fn replace(&mut self, list: RouteList) -> BTreeSet<Nid> {
         let former = core::mem::replace(&mut self.list, list);
         let mut of_new = BTreeSet::new();

@@ -132,11 +132,8 @@ impl Shard {
         if self.topology.forwarding() == Forwarding::Off {
             return Err(DropReason::RoutingOff);
         }
-        let path = self.select_forward(now, header, None).ok_or(DropReason::NoNextHop)?;
-        let next_hop = &path.next_hop;
-        if next_hop == from || self.topology.is_same_peer(next_hop, from) {
-            return Err(DropReason::LeadsBack);
-        }
+        let path = self.select_forward(now, (from, header), None);
+        let path = path.ok_or_else(|| self.why_not_forwarded(from, &header.destination.nid))?;
         match self.is_path_silent(now, &path) {
             true => Err(DropReason::NextHopSilent),
             false => Ok(path),
@@ -197,7 +194,7 @@ impl Shard {
         self.peers.acquire(&path.next_hop, credits)
     }
 
-    /// Has the buffer of a message be of the share of the next hop of a path, to which something else refers.
+    /// Charges the buffer of a message to the next hop of a path, to which the caller holds a reference.
     pub(super) fn charge(&mut self, slot: u32, path: &Choice) {
         if let Some(next) = self.acquire_next(path) {
             let former = self.routed.move_to(slot, next);

@@ -264,11 +264,12 @@ impl RoutedMessages {
     /// Allocates what lists of so many need.
     pub(super) fn set_wanted(&mut self, wanted: [u32; POOLS]) {
         let mut room = self.buffers_max;
+        let total: u32 = self.pools.iter().map(|pool| pool.stock.total).sum();
+        self.surplus.reserve(total as usize);
         for (pool, wanted) in self.pools.iter_mut().zip(wanted).rev() {
             pool.wanted = wanted.min(room);
             room -= pool.wanted;
             pool.free.reserve(pool.wanted.saturating_sub(pool.free.len() as u32) as usize);
-            self.surplus.reserve(pool.stock.total as usize);
             while pool.stock.total > pool.wanted
                 && let Some(buffer) = pool.free.pop()
             {

@@ -405,11 +405,17 @@ impl Shard {
         let memory = self.memory_node_of(&record.purpose);
         let (_, has_ni_credit) = record.credits_held_at_end();
         let credit = has_ni_credit.then_some(record.credit_of);
-        let choice = match may_go_on {
-            false => None,
-            true if record.is_forwarded() => self.select_forward(now, &header, Some(&failed)),
-            true if is_given => self.select_other_gateway(now, &failed, (memory, is_ping)).or(Some(failed)),
-            true => self
+        let sender = match record.purpose {
+            Purpose::Forward { routed } => Some(self.routed.record(routed).from),
+            _ => None,
+        };
+        let choice = match (may_go_on, sender) {
+            (false, _) => None,
+            (true, Some(from)) => self.select_forward(now, (&from, &header), Some(&failed)),
+            (true, None) if is_given => {
+                self.select_other_gateway(now, &failed, (memory, is_ping)).or(Some(failed))
+            }
+            (true, None) => self
                 .select_again(now, &failed, (memory, is_ping))
                 .or_else(|| self.may_take_the_same(status, &failed).then_some(failed)),
         };

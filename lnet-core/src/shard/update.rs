@@ -16,7 +16,7 @@ use super::{Choice, Shard, ShardNi};
 use crate::credit::share;
 use crate::handle::ShardId;
 use crate::lnd::{Cause, NiId, Status, Transmit};
-use crate::message::{Credited, Message, MessageQueue, MessageState, PeerCredited, Stage};
+use crate::message::{Credited, Message, MessageQueue, MessageState, PeerCredited, Purpose, Stage};
 use crate::standing::Turn;
 use crate::stats::DropReason;
 use crate::time::Instant;
@@ -370,9 +370,13 @@ impl Shard {
     fn next_path(&self, now: Instant, record: &MessageState) -> Option<Choice> {
         let path = path_of(record);
         let ni = path.ni;
-        if record.is_forwarded() {
+        if let Purpose::Forward { routed } = record.purpose {
             let stays = self.topology.known_ni(ni).serves() && !self.is_route_lost(&path);
-            return if stays { Some(path) } else { self.select_forward(now, &record.transmit.header, None) };
+            let other = || {
+                let from = &self.routed.record(routed).from;
+                self.select_forward(now, (from, &record.transmit.header), None)
+            };
+            return if stays { Some(path) } else { other() };
         }
         let is_ping = super::initiator::finds_out(&record.transmit.header.body);
         let memory = self.memory_node_of(&record.purpose);

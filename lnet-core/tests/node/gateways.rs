@@ -350,6 +350,20 @@ fn without_an_interval_a_gateway_is_checked_until_that_goes_well() {
 }
 
 #[test]
+fn an_interval_that_gets_shorter_counts_from_the_last_check() {
+    let mut runner = runner(&[set(Parameter::AliveRouterCheckInterval, 3600), route(nid(1, 7), None)]);
+    let only = word(ROUTER, 1, &[(nid(1, 7), true), (nid(9, 7), true)]);
+    while !answer(&mut runner, &only).is_empty() {
+        runner.advance(SECOND);
+    }
+    runner.advance(SECOND * 20);
+    assert_eq!(answer(&mut runner, &only), []);
+    runner.batch(&[set(Parameter::AliveRouterCheckInterval, 30)]).unwrap();
+    runner.advance(SECOND * 10);
+    assert!(!answer(&mut runner, &only).is_empty());
+}
+
+#[test]
 fn the_patience_with_a_gateway_is_a_parameter() {
     let mut runner = runner(&[set(Parameter::RouterPingTimeout, 3), route(nid(1, 7), None)]);
     runner.advance(SECOND * 2);

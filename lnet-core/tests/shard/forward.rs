@@ -498,6 +498,37 @@ fn what_a_gateway_does_not_take_goes_by_another_one() {
     assert_eq!(router.one().next_hop, nid(2, 8));
 }
 
+#[test]
+fn what_a_gateway_has_sent_does_not_go_back() {
+    let far = nid(9, 5);
+    let [back, on] = [gateway(1, 7), gateway(2, 8)];
+    let by = routes(&[(nid(8, 1), back), (far, back), (far, on)]);
+    let mut router = Router::new(topology().with_net_routes(by), [1, 2, 0]);
+    let (from, header) = (nid(1, 7), put(nid(8, 5), far, 8));
+    for _ in 0..4 {
+        assert_ne!(router.header(0, from, 0, &header), Verdict::Drop);
+        router.received(0);
+        let sent = router.one();
+        assert_eq!(sent.next_hop, nid(2, 8));
+        router.end(&sent, Status::Ok);
+    }
+    // Neither when the other gateway fails, nor when its route goes.
+    assert_ne!(router.header(0, from, 0, &header), Verdict::Drop);
+    router.received(0);
+    let sent = router.one();
+    router.end(&sent, Status::NeverSent(Cause::Unreachable));
+    assert_eq!(router.node.shard.counters().resends, 0);
+    let path = Path { ni: NIS[1], peer: sent.next_hop };
+    router.node.shard.path_health(NOW, &path, PathReport::Answers { round_trip: None });
+    router.check_rest();
+    assert_ne!(router.header(0, from, 0, &header), Verdict::Drop);
+    router.received(0);
+    router.update(topology().with_net_routes(routes(&[(nid(8, 1), back), (far, back)])));
+    router.check_rest();
+    assert_eq!(router.header(0, from, 0, &header), Verdict::Drop);
+    assert_eq!(router.drops(DropReason::LeadsBack), 1);
+}
+
 /// Another NID of the destination is taken only for a source that takes answers from there (LNet `lib-move.c:
 /// lnet_mr_forwarding_allowed`; the reference's tests 237 and 238).
 #[test]

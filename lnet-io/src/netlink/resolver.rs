@@ -51,9 +51,9 @@ const SETTLE_TIME: Duration = Duration::from_millis(20);
 const EVENT_BUFFER_BYTES: usize = ENTRIES_MAX * 1024;
 /// Questions, and events, that are handled between two snapshots.
 const BATCH_MAX: usize = 64;
-/// Questions of strangers that are, and how long further ones wait then: some thousand are answered in a
-/// second.
+/// Questions of strangers that are handled between two pauses: some thousand are answered in a second.
 const STRANGERS_BATCH_MAX: usize = 32;
+/// How long further questions of strangers wait then.
 const STRANGERS_PAUSE: Duration = Duration::from_millis(25);
 
 /// Part of an asker's table that is freed when it is full.

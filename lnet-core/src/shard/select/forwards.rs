@@ -4,26 +4,29 @@
 //! another one of its peer, if the source is Multi-Rail too and so takes an answer from there (LNet
 //! `lib-move.c: lnet_mr_forwarding_allowed`).
 
-use lnet_wire::Header;
+use lnet_wire::{Header, Nid};
 
 use super::criteria::NoTrace;
 use super::{Choice, RouteRequest, Shard};
+use crate::stats::DropReason;
 use crate::time::Instant;
 use crate::topology::{HEALTH_MAX, PeerView};
 
 impl Shard {
-    /// The path by which a message of another node goes on: straight to its destination if that is on a net
-    /// of this node's, else by a gateway. Another one than a path that has failed, if there was one.
+    /// The path by which a message that a peer NI has sent goes on: straight to its destination if that is on
+    /// a net of this node's, else by a gateway, and not back. Another one than a path that has failed, if
+    /// there was one.
     pub(in crate::shard) fn select_forward(
         &self,
         now: Instant,
-        header: &Header,
+        (from, header): (&Nid, &Header),
         than: Option<&Choice>,
     ) -> Option<Choice> {
         let destination = &header.destination.nid;
         let net = destination.net();
         let path = if self.topology.on_net(net).is_none() {
-            let request = RouteRequest { is_forwarded: true, ..RouteRequest::default() };
+            let sender = Some(self.topology.primary_of(from));
+            let request = RouteRequest { sender, ..RouteRequest::default() };
             match than {
                 Some(than) => self.choose_route_again(now, destination, than, &request),
                 None => self.select_route(now, destination, &request),
@@ -43,7 +46,23 @@ impl Shard {
                 None => best,
             }
         };
-        path.filter(|path| self.topology.known_ni(path.ni).serves())
+        path.filter(|path| self.topology.known_ni(path.ni).serves() && !self.leads_back(from, &path.next_hop))
+    }
+
+    /// Whether a next hop is of the peer that has sent a message.
+    fn leads_back(&self, from: &Nid, next_hop: &Nid) -> bool {
+        next_hop == from || self.topology.is_same_peer(next_hop, from)
+    }
+
+    /// Why a message does not go on that a peer NI has sent.
+    #[cold]
+    pub(in crate::shard) fn why_not_forwarded(&self, from: &Nid, destination: &Nid) -> DropReason {
+        let gateways = self.topology.net_routes().map_or(&[][..], |routes| routes.to(destination.net()));
+        let mut hops = gateways.iter().map(|gateway| &gateway.nid).chain([destination]);
+        match hops.any(|hop| self.leads_back(from, hop)) {
+            true => DropReason::LeadsBack,
+            false => DropReason::NoNextHop,
+        }
     }
 
     /// The peer whose other NIDs a message may go to as well.

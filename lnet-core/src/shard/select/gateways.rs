@@ -32,8 +32,9 @@ pub(in crate::shard) struct RouteRequest {
     pub(in crate::shard) memory: Option<MemoryNode>,
     /// Whether the message asks a node who it is: such a one may come from any local NI.
     pub(in crate::shard) is_ping: bool,
-    /// Whether the message is another node's: it keeps its ends, and goes by any local NI.
-    pub(in crate::shard) is_forwarded: bool,
+    /// The primary NID of the peer that has sent the message, if that is another node's: it keeps its ends,
+    /// goes by any local NI, and not back.
+    pub(in crate::shard) sender: Option<Nid>,
 }
 
 /// The message for which gateways are weighed, and the routes that they are of.
@@ -51,7 +52,7 @@ impl<'a> Weighing<'a> {
 
     /// Whether a gateway is out of the question, by whichever of its NIs.
     fn avoids(&self, gateway: &GatewayNi) -> bool {
-        self.request.avoid == Some(gateway.gateway)
+        [self.request.avoid, self.request.sender].contains(&Some(gateway.gateway))
     }
 
     fn prefers(&self, gateway: &GatewayNi) -> bool {
@@ -109,13 +110,13 @@ impl Shard {
         }
         let view = self.topology.peer(destination);
         let multi_rail = view.filter(|view| view.is_multi_rail);
-        let destination = match multi_rail.filter(|_| by.is_none() && !request.is_forwarded) {
+        let destination = match multi_rail.filter(|_| by.is_none() && request.sender.is_none()) {
             Some(view) => {
                 self.choose_remote(&Weighing::new(now, request, routes, destination), view, trace)?
             }
             None => *destination,
         };
-        let may_come_from_any = multi_rail.is_some() || request.is_ping || request.is_forwarded;
+        let may_come_from_any = multi_rail.is_some() || request.is_ping || request.sender.is_some();
         let is_steady = !may_come_from_any && self.topology.finds_peers();
         let weighing = Weighing::new(now, request, routes, &destination);
         let source_net = |tier: &[GatewayNi]| match by {

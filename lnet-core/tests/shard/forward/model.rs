@@ -1,5 +1,4 @@
-//! Messages of other nodes in any order of events: all that they take comes home, none is forgotten, and no
-//! share is exceeded.
+//! Messages of other nodes in any order of events: all that they take comes home, and none is forgotten.
 
 use std::collections::BTreeMap;
 
