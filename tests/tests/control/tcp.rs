@@ -396,6 +396,13 @@ fn connections_that_break_with_unread_messages_are_told_and_counted() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
         return;
     }
+    // A process that dies may read all that there is, since its io_uring does what is due. Then it closes in
+    // order.
+    assert!((0..4).any(|_| peer_is_reset()), "four peers have read all as they died");
+}
+
+/// Whether a peer that was stopped and then killed had messages unread: then they are told and counted.
+fn peer_is_reset() -> bool {
     let two = Two::on(&["tcp"], "");
     two.b.good("load start target");
     let peer = two.nids(0)[1].replace("@xdp", "@tcp");
@@ -421,13 +428,20 @@ fn connections_that_break_with_unread_messages_are_told_and_counted() {
     };
     assert_eq!(errors(), 0, "nothing has failed yet");
     two.b.signal(Signal::KILL);
-    wait_until("an error of the peer is counted", PATIENCE, || errors() > 0);
+    let waits = || {
+        std::thread::sleep(Duration::from_millis(200));
+        errors() > 0
+    };
+    if !(0..40).any(|_| waits()) {
+        return false;
+    }
     assert!(count(&two.a, "broken") > 0);
     assert!(two.a.good("stats show").contains("remote_error_count: 1\n"), "{}", two.a.good("stats show"));
     let log = two.a.directory.log();
     let broke: Vec<&str> =
         log.lines().filter(|line| line.contains("connections with a peer broke")).collect();
     assert!(matches!(broke[..], [line] if line.contains("messages=0 unread=true")), "{log}");
+    true
 }
 
 #[test]
