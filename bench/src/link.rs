@@ -84,7 +84,7 @@ impl Link {
     /// that say nothing.
     ///
     /// # Errors
-    /// What either end fails with.
+    /// The error of the end that fails.
     pub fn pair_anywhere<R: Send>(
         &self,
         far: impl FnOnce(&dyn Fn(), &AtomicBool) -> anyhow::Result<()> + Send,

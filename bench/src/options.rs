@@ -7,6 +7,7 @@ use anyhow::Context;
 use clap::Args;
 use serde::Serialize;
 
+use crate::figure::Check;
 use crate::link::Link;
 use crate::machine::{Machine, process_age};
 use crate::node;
@@ -43,6 +44,18 @@ pub struct Options {
     pub report: Report,
 }
 
+/// The JSON object of a bench with rows and bounds.
+#[derive(Debug, Serialize)]
+pub struct Document<R> {
+    /// The machine and the options.
+    #[serde(flatten)]
+    pub setup: Setup,
+    /// The rows of its table.
+    pub rows: Vec<R>,
+    /// Figures beside their bounds.
+    pub checks: Vec<Check>,
+}
+
 /// What a measurement was made with.
 #[derive(Debug, Serialize)]
 pub struct Setup {
@@ -66,7 +79,7 @@ impl Setup {
 }
 
 impl Options {
-    /// What it was measured with, once nodes have run.
+    /// The machine, the modes of the nodes and the sizes of this run. Modes are known once nodes have run.
     #[must_use]
     pub fn setup(&self) -> Setup {
         let (machine, mode) = (Machine::this(), node::modes());

@@ -20,7 +20,7 @@ impl ParameterValue {
     /// Reads a value of a parameter.
     ///
     /// # Errors
-    /// What is expected.
+    /// Words for the value that was given and the range that is expected.
     pub fn read(parameter: Parameter, text: &str) -> Result<Self, String> {
         let (low, high) = parameter.range();
         let value = integer(text).and_then(|value| u32::try_from(value).ok());
@@ -32,7 +32,7 @@ impl ParameterValue {
     /// Reads the name of a parameter.
     ///
     /// # Errors
-    /// What is expected.
+    /// Words for the name that was given and those that are expected.
     pub fn named(name: &str) -> Result<Parameter, String> {
         let names = || Parameter::ALL.map(Parameter::name).join(", ");
         name.parse().map_err(|_| format!("{name}: one of {} is expected", names()))

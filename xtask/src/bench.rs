@@ -87,10 +87,10 @@ pub(crate) struct Options {
     /// What the choice of a path costs, by the number of NIs at either end
     #[arg(long, group = "bench")]
     paths: bool,
-    /// What a match costs, by the number of exact entries posted
+    /// Cost of a match, by the number of exact entries posted
     #[arg(long, group = "bench")]
     match_cost: bool,
-    /// What Puts cost that tasks await, beside those that a blocked thread waits for, over the link and of a
+    /// Cost of Puts that tasks await, beside those that a blocked thread waits for, over the link and of a
     /// node to itself
     #[arg(long, group = "bench")]
     awaits: bool,

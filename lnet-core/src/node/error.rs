@@ -228,7 +228,7 @@ pub enum RequestError {
     Pools {
         /// The place of the change in its batch, from 0.
         index: usize,
-        /// What their maker says.
+        /// Reason of the driver that makes them.
         error: DriverError,
     },
     /// Too many requests wait or are under way.

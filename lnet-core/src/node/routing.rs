@@ -140,7 +140,7 @@ impl Routing {
         matches!(self.phase, RoutingStep::On)
     }
 
-    /// What shards do with messages of others.
+    /// Whether shards forward messages of others in this phase.
     pub(super) const fn forwarding(&self) -> Forwarding {
         match self.phase {
             RoutingStep::Off => Forwarding::Off,

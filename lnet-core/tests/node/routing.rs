@@ -95,7 +95,7 @@ fn it_goes_on_and_off_in_time() {
     assert_eq!(runner.pools.len(), 2);
 }
 
-/// What is under way keeps the buffers, for three times the wait at most.
+/// Messages under way keep the buffers, for three times the wait at most.
 #[test]
 fn it_stops_when_nothing_is_under_way() {
     for idle_after in [150, 1000] {

@@ -105,6 +105,14 @@ impl Router {
         sent[0]
     }
 
+    /// The message that has come is received, and is the only one that leaves.
+    #[track_caller]
+    fn pass_on(&mut self, rx: u32) {
+        self.received(rx);
+        let sent = self.one();
+        self.end(&sent, Status::Ok);
+    }
+
     fn end(&mut self, message: &Transmit, status: Status) {
         self.node.shard.sent(NOW, message.tx, status);
     }
@@ -284,19 +292,15 @@ fn a_next_hop_that_does_not_answer_gets_nothing() {
     assert_ne!(router.come(0, &over(2, 9, 8)), Verdict::Drop);
     router.node.shard.path_health(NOW, &path, PathReport::Silent);
     assert_eq!(router.come(1, &over(2, 9, 8)), Verdict::Drop);
-    // What was on its way is dropped when it is there.
+    // The message that was on its way is dropped when it is there.
     router.received(0);
     assert_eq!(router.sent(), []);
     assert_eq!(router.drops(DropReason::NextHopSilent), 2);
     assert_ne!(router.come(1, &over(2, 8, 8)), Verdict::Drop, "others are not meant");
-    router.received(1);
-    let sent = router.one();
-    router.end(&sent, Status::Ok);
+    router.pass_on(1);
     router.node.shard.path_health(NOW, &path, PathReport::Answers { round_trip: None });
     assert_ne!(router.come(1, &over(2, 9, 8)), Verdict::Drop);
-    router.received(1);
-    let sent = router.one();
-    router.end(&sent, Status::Ok);
+    router.pass_on(1);
     router.check_rest();
 }
 
@@ -316,9 +320,7 @@ fn credits_of_the_sender_come_before_buffers() {
     assert_eq!(credits, [Some([-2, -2]), Some([3, 3]), None]);
     assert_eq!(router.resumed(), []);
     for rx in 0..2 {
-        router.received(rx);
-        let sent = router.one();
-        router.end(&sent, Status::Ok);
+        router.pass_on(rx);
         assert_eq!(router.resumed(), [(4 + rx, true)]);
     }
     for rx in [2, 3, 4, 5, 6] {
@@ -345,9 +347,7 @@ fn router_credits_are_those_of_the_ni() {
     assert_eq!(router.come(4, &over(2, 9, 8)), Verdict::Delay);
     assert_eq!(router.resumed(), [(2, true), (3, true)]);
     router.update(few());
-    router.received(0);
-    let sent = router.one();
-    router.end(&sent, Status::Ok);
+    router.pass_on(0);
     assert_eq!(router.come(5, &over(2, 9, 8)), Verdict::Delay, "three have two credits");
     assert_eq!(router.resumed(), [(4, true)], "it was granted before the sender had fewer");
     [1, 2, 3, 4].into_iter().for_each(|rx| router.received(rx));
@@ -355,9 +355,7 @@ fn router_credits_are_those_of_the_ni() {
         router.end(&sent, Status::Ok);
     }
     assert_eq!(router.resumed(), [(5, true)]);
-    router.received(5);
-    let sent = router.one();
-    router.end(&sent, Status::Ok);
+    router.pass_on(5);
     router.check_rest();
 }
 
@@ -371,9 +369,7 @@ fn who_waits_too_long_is_dropped() {
     router.node.shard.handle_timeout(deadline);
     assert_eq!(router.resumed(), [(1, false), (2, false)]);
     assert_eq!(router.drops(DropReason::RouterFull), 2);
-    router.received(0);
-    let sent = router.one();
-    router.end(&sent, Status::Ok);
+    router.pass_on(0);
     router.check_rest();
 }
 
@@ -570,13 +566,9 @@ fn fault_rules_see_what_is_forwarded() {
     assert_eq!(router.resumed(), []);
     router.node.shard.delete_delay_rules(NOW, &Nid::ANY, &Nid::ANY);
     assert_eq!(router.resumed(), [(0, true)], "the other one waits for a buffer");
-    router.received(0);
-    let sent = router.one();
-    router.end(&sent, Status::Ok);
+    router.pass_on(0);
     assert_eq!(router.resumed(), [(1, true)]);
-    router.received(1);
-    let sent = router.one();
-    router.end(&sent, Status::Ok);
+    router.pass_on(1);
     router.check_rest();
 }
 

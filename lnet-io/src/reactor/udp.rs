@@ -171,9 +171,9 @@ pub struct Endpoint {
     driver: Option<ThreadId>,
     /// Whether receives are wanted.
     receives: bool,
-    /// What the kernel has refused runs with that were sent.
+    /// The kernel's refusal of runs that were sent.
     no_runs_sent: Option<NoRuns>,
-    /// What it has refused to give runs with.
+    /// The kernel's refusal to give runs that arrive.
     no_runs_received: Option<NoRuns>,
 }
 
@@ -418,8 +418,8 @@ impl Endpoint {
         self.shared.sends.has_room()
     }
 
-    /// What the kernel has refused runs with: at the start, or one that was sent and whose datagrams it
-    /// takes. Those that are sent matter more than those that arrive.
+    /// The kernel's refusal of runs, at the start or of one that was sent and whose datagrams it takes. A
+    /// refusal of runs to send goes before one of runs that arrive.
     #[must_use]
     #[inline]
     pub fn no_runs(&self) -> Option<NoRuns> {

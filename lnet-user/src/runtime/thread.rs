@@ -107,7 +107,7 @@ impl<S> Driven<S> {
     /// returns where it would.
     fn drive(&mut self, is_done: impl Fn() -> bool, until: Option<Instant>, sleeps: bool) {
         let (mut idle_since, mut can_sleep) = (None, true);
-        // What the last driver knew of the time is old.
+        // The time that the last driver knew is old.
         self.parts().worker.look_at_clock();
         loop {
             let Self { parts, spin, .. } = self;

@@ -95,7 +95,7 @@ pub struct Worker {
     pub(super) mesh: MeshEnd,
     pub(super) memory: Memory,
     pub(super) clock: Clock,
-    /// What the clock said last.
+    /// Time of the last look at the clock.
     looked_at: Instant,
     /// Waiter to sleep in; `None` while a thread sleeps there that has let go of the rest.
     waiter: Option<Box<Waiter>>,
@@ -267,8 +267,8 @@ impl Worker {
         self.looked_at
     }
 
-    /// When the clock was last looked at: a turn does so, unless it is an idle poll, and of those some do.
-    /// What drives a shard goes by that, and looks at no clock in each turn.
+    /// Time of the last look at the clock: a turn takes one, unless it is an idle poll, and some of those do.
+    /// Threads that drive a shard go by it, and look at no clock in each turn.
     #[inline]
     pub(super) const fn looked_at(&self) -> Instant {
         self.looked_at

@@ -12,7 +12,7 @@ use clap::Args;
 use lnet_bench::figure::{Bound, Check, Figure, checks_table};
 use lnet_bench::link::{Side, wait_until};
 use lnet_bench::measure::PATIENCE;
-use lnet_bench::options::{Options, Setup};
+use lnet_bench::options::{Document, Options, Setup};
 use lnet_core::event::EventKind;
 use lnet_core::limits::Limits;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -99,14 +99,6 @@ struct Row {
     per_second: Figure,
     /// The time over that of the first subject, in each turn.
     ratio: Figure,
-}
-
-#[derive(Serialize)]
-struct Document {
-    #[serde(flatten)]
-    setup: Setup,
-    rows: Vec<Row>,
-    checks: Vec<Check>,
 }
 
 /// A node that puts.
@@ -312,7 +304,7 @@ pub(crate) fn run(Cli { options }: Cli) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn table(document: &Document) -> String {
+fn table(document: &Document<Row>) -> String {
     let Setup { machine, mtu_bytes, size_bytes, .. } = &document.setup;
     let mut text = format!(
         "{machine}\n\nPuts of {size_bytes} bytes with ACK, MTU {mtu_bytes}, medians of the turns\n\

@@ -15,7 +15,7 @@ use clap::Args;
 use lnet_bench::figure::{Bound, Check, Figure, checks_table};
 use lnet_bench::link::Side;
 use lnet_bench::machine::cpu_time;
-use lnet_bench::options::{Options, Setup};
+use lnet_bench::options::{Document, Options, Setup};
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
@@ -57,14 +57,6 @@ struct Row {
     wakeups: Figure,
     /// Percent of a CPU that it takes.
     cpu_percent: Figure,
-}
-
-#[derive(Serialize)]
-struct Document {
-    #[serde(flatten)]
-    setup: Setup,
-    rows: Vec<Row>,
-    checks: Vec<Check>,
 }
 
 /// A daemon that serves. Ends when dropped.
@@ -201,7 +193,7 @@ pub(crate) fn run(cli: Cli) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn table(document: &Document) -> String {
+fn table(document: &Document<Row>) -> String {
     let Setup { machine, mode, mtu_bytes, .. } = &document.setup;
     let mut text = format!(
         "{machine}\n\nidle daemons with a net over rings, MTU {mtu_bytes}, mode {mode}: medians of the turns\n\

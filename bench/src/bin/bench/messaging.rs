@@ -14,7 +14,7 @@ use lnet_bench::measure::{self, gigabits};
 use lnet_bench::messages::Operation;
 use lnet_bench::messaging;
 use lnet_bench::messaging::Offered;
-use lnet_bench::options::{Options, Setup};
+use lnet_bench::options::{Document, Options, Setup};
 use lnet_bench::queues::{self, Over};
 use lnet_bench::threaded::{self, Sources, ThreadedConfig};
 use lnet_user::node::Carrier;
@@ -58,14 +58,6 @@ struct Row {
     /// `None`: the bound is for the figure itself.
     baseline: Option<Figure>,
     ratio: Option<Figure>,
-}
-
-#[derive(Serialize)]
-struct Document {
-    #[serde(flatten)]
-    setup: Setup,
-    rows: Vec<Row>,
-    checks: Vec<Check>,
 }
 
 /// The figures of each turn, in the order of the rows: measured, baseline.
@@ -220,7 +212,7 @@ fn rows(figures: &Figures) -> Vec<(Row, Option<Bound>)> {
     rows
 }
 
-fn table(document: &Document) -> String {
+fn table(document: &Document<Row>) -> String {
     let Setup { machine, mode, mtu_bytes, size_bytes } = &document.setup;
     let mode = if mode.is_empty() { "of threaded nodes" } else { mode };
     let mut text = format!(

@@ -10,7 +10,7 @@ use lnet_bench::figure::{Bound, Check, Figure, checks_table};
 use lnet_bench::link::Side;
 use lnet_bench::measure::{self, gigabits};
 use lnet_bench::messages::{self, EndConfig, Operation};
-use lnet_bench::options::{Options, Setup};
+use lnet_bench::options::{Document, Options, Setup};
 use lnet_user::node::{ReactorChoice, XdpMode};
 use lnet_wire::NetType;
 use serde::Serialize;
@@ -46,14 +46,6 @@ struct Row {
     epoll: Figure,
     /// The cost of epoll as a multiple of io_uring's.
     cost: Figure,
-}
-
-#[derive(Serialize)]
-struct Document {
-    #[serde(flatten)]
-    setup: Setup,
-    rows: Vec<Row>,
-    checks: Vec<Check>,
 }
 
 /// The row of io_uring's figures and epoll's; `is_time`: less is better.
@@ -100,7 +92,7 @@ pub(crate) fn run(Cli { options }: Cli) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn table(document: &Document) -> String {
+fn table(document: &Document<Row>) -> String {
     let Setup { machine, mode, mtu_bytes, size_bytes } = &document.setup;
     let mut text = format!(
         "{machine}\n\nhalf round trips of {size_bytes} bytes, MTU {mtu_bytes}, mode {mode}\n\

@@ -10,7 +10,7 @@ use clap::Args;
 use lnet_bench::figure::{Bound, Check, Figure, checks_table};
 use lnet_bench::link::{Side, wait_until};
 use lnet_bench::measure::PATIENCE;
-use lnet_bench::options::{Options, Setup};
+use lnet_bench::options::{Document, Options, Setup};
 use lnet_core::event::EventKind;
 use lnet_core::lnd::Status;
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
@@ -79,14 +79,6 @@ struct Row {
     per_second: Figure,
     /// The p50, or for many at once the rate, beside that of the first number of shards, in each turn.
     ratio: Figure,
-}
-
-#[derive(Serialize)]
-struct Document {
-    #[serde(flatten)]
-    setup: Setup,
-    rows: Vec<Row>,
-    checks: Vec<Check>,
 }
 
 /// Findings of one turn.
@@ -285,7 +277,7 @@ impl Sender {
     }
 }
 
-fn table(document: &Document) -> String {
+fn table(document: &Document<Row>) -> String {
     let Setup { machine, mtu_bytes, size_bytes, .. } = &document.setup;
     let mut text = format!(
         "{machine}\n\nPuts of {size_bytes} bytes to their ACKs, MTU {mtu_bytes}{}\n\

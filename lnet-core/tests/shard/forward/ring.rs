@@ -46,7 +46,7 @@ type Sender = Option<(usize, TxId)>;
 
 /// A stream to a router.
 struct Stream {
-    /// What it carries.
+    /// Messages on their way, the first to arrive in front.
     messages: VecDeque<(Sender, Header)>,
     /// The name of its first message, and whether that waits.
     rx: u32,

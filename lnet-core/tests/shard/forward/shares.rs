@@ -45,7 +45,7 @@ fn a_receiver_that_takes_nothing_leaves_half_to_others() {
     assert_eq!(router.resumed(), [(4, true)]);
 }
 
-/// What is for other routers may wait for these in a ring; what is for its last node leaves.
+/// Messages for other routers may wait for these in a ring; messages for their last node leave.
 #[test]
 fn a_quarter_is_for_last_hops() {
     let far = [nid(8, 1), nid(9, 1)];

@@ -43,7 +43,7 @@ struct Slot {
     count: u16,
     /// The one behind it in a run.
     next: u16,
-    /// What a run that it led was refused with, if that says nothing of its datagrams.
+    /// Error of the run that it led, if that says nothing of its datagrams.
     proof: Option<Errno>,
     under_way: bool,
 }
@@ -58,7 +58,7 @@ pub(super) struct Sends {
     free: Vec<u16>,
     /// Slots that were filled and are in no run yet.
     waiting: VecDeque<u16>,
-    /// What the kernel has refused runs with: none are made then.
+    /// The kernel's refusal of runs: none are made then.
     runs_refused: Option<Errno>,
 }
 
@@ -110,7 +110,7 @@ impl Sends {
         !self.waiting.is_empty()
     }
 
-    /// What the kernel has refused a run with whose datagrams it takes: no more are made.
+    /// The kernel's refusal of a run whose datagrams it takes: no more are made.
     #[inline]
     pub(super) fn runs_refused(&self) -> Option<Errno> {
         self.runs_refused

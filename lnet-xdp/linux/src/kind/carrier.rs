@@ -56,12 +56,12 @@ pub(super) struct CarrierChoice {
     reason: CarrierReason,
 }
 
-/// What takes the long messages of an open NI.
+/// The carrier of the long messages of an open NI.
 #[derive(Default, Debug)]
 pub(super) struct OpenCarrier {
     /// The wish for an NI over rings, and the facts about it; one over sockets has nothing to choose.
     beside_rings: Option<(Carrier, Facts)>,
-    /// What the kernel has refused runs with, as soon as a shard finds that.
+    /// The kernel's refusal of runs, as soon as a shard finds it.
     runs: SharedRuns,
 }
 
@@ -190,7 +190,7 @@ mod tests {
         }
     }
 
-    /// What a shard finds when it sends changes the choice of an open NI.
+    /// A refusal that a shard finds when it sends changes the choice of an open NI.
     #[test]
     fn runs_that_the_kernel_refuses_leave_auto_to_the_rings() {
         let refused = NoRuns { option: "UDP_SEGMENT", errno: Errno::IO };

@@ -59,7 +59,7 @@ pub(crate) struct Bulk {
 pub(crate) struct SharedRuns(Arc<OnceLock<NoRuns>>);
 
 impl SharedRuns {
-    /// What the kernel has refused them with, if it has.
+    /// The kernel's refusal of runs, if there was one.
     #[inline]
     pub(crate) fn refused(&self) -> Option<NoRuns> {
         self.0.get().copied()

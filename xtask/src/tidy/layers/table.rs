@@ -483,7 +483,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("random", &[]),
             ("messages", &["link", "measure", "node", "random"]),
             ("messaging", &["link", "measure", "node"]),
-            ("options", &["link", "machine", "node"]),
+            ("options", &["figure", "link", "machine", "node"]),
             ("others", &["link"]),
             ("output", &["figure", "measure", "options"]),
             ("played", &[]),

@@ -1,7 +1,6 @@
 //! An NI over rings and an NI over a socket of the same nodes: one transfer protocol over both.
 
 use std::net::{IpAddr, SocketAddr};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant as Clock};
 
@@ -16,13 +15,13 @@ use lnet_wire::nid::Net;
 use lnet_wire::packet::endpoint;
 use lnet_wire::{Nid, ProcessId};
 
-use super::super::{Port, SharedRuns, SocketPort, XdpPort};
+use super::super::Port;
 use super::acquainted;
 use super::node::{Node, Plan};
+use super::sockets::{DATAGRAM_BYTES_MAX, socket_port};
 use super::wire::Wire;
 
 const SOCKET_NI: NiId = NiId(1);
-const DATAGRAM_BYTES_MAX: u32 = 8972;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 fn rail(host: u8) -> Nid {
@@ -53,20 +52,11 @@ fn add_socket(node: &mut Node, udp_port: u16) -> u16 {
         receives_runs: true,
         reactor: Reactor::default(),
     };
-    let endpoint = Box::new(Endpoint::new(socket, &sizes).unwrap());
-    let neighbours: Arc<Neighbours> = Neighbours::silent();
-    let served = (ShardSet::all(1), ShardId(0));
-    let port = SocketPort::new(
-        port,
-        1 << 20,
-        (endpoint, &SharedRuns::default()),
-        neighbours,
-        DATAGRAM_BYTES_MAX,
-        served,
-    );
+    let endpoint = Endpoint::new(socket, &sizes).unwrap();
+    let port = socket_port(port, endpoint, &Neighbours::silent(), (ShardSet::all(1), ShardId(0)));
     let lnd = &mut node.shards[0].lnd;
     lnd.common.opened.store(true, Ordering::Release);
-    lnd.add_port(XdpPort::Socket(port));
+    lnd.add_port(port);
     udp_port
 }
 

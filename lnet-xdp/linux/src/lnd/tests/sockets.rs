@@ -34,9 +34,21 @@ use super::node::cut;
 const SHARDS: u32 = 2;
 const PORTAL: u32 = 4;
 const MTU_BYTES: usize = 9000;
-const DATAGRAM_BYTES_MAX: u32 = (MTU_BYTES - UDP_BYTES - IPV4_BYTES) as u32;
+pub(super) const DATAGRAM_BYTES_MAX: u32 = (MTU_BYTES - UDP_BYTES - IPV4_BYTES) as u32;
 const BUFFER_BYTES: usize = PAYLOAD_BYTES_MAX as usize;
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The port of a shard that serves an NI over a socket.
+pub(super) fn socket_port(
+    port: Port,
+    endpoint: Endpoint,
+    neighbours: &Arc<Neighbours>,
+    served: (ShardSet, ShardId),
+) -> XdpPort {
+    let how = (Box::new(endpoint), &SharedRuns::default());
+    let neighbours = Arc::clone(neighbours);
+    XdpPort::Socket(SocketPort::new(port, 1 << 20, how, neighbours, DATAGRAM_BYTES_MAX, served))
+}
 
 /// A shard as its LND sees it: one descriptor, which takes every message.
 #[derive(Default)]
@@ -154,17 +166,8 @@ impl Node {
         let neighbours = Neighbours::silent();
         let lnds = XdpLnd::for_shards(&common, &wakers).0.into_iter().zip(endpoints);
         let shards = lnds.zip((0..).map(ShardId)).map(|((mut lnd, endpoint), shard)| {
-            let (endpoint, neighbours) = (Box::new(endpoint), Arc::clone(&neighbours));
             let served = (ShardSet::all(SHARDS as u8), shard);
-            let port = SocketPort::new(
-                port,
-                1 << 20,
-                (endpoint, &SharedRuns::default()),
-                neighbours,
-                DATAGRAM_BYTES_MAX,
-                served,
-            );
-            lnd.add_port(XdpPort::Socket(port));
+            lnd.add_port(socket_port(port, endpoint, &neighbours, served));
             let mut memory = Memory::new(ShardId(0), 1, 1);
             let terms = Terms { comes_home: true, ..Terms::default() };
             memory.lend(span(0).buffer.md().unwrap(), Buffer::zeroed(BUFFER_BYTES), terms);
