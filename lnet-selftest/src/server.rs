@@ -71,13 +71,7 @@ struct Answers {
 impl Server {
     /// Posts room for requests, and answers those that come.
     pub(crate) fn start(exchange: &Rc<Exchange>) -> Result<Self, LnetError> {
-        let lnet = exchange.lnet.clone();
-        let sessions = Sessions::new(move |one, other| {
-            let topology = lnet.topology();
-            let is_own = |nid: &Nid| nid.is_loopback() || topology.is_local(nid);
-            topology.primary_of(one) == topology.primary_of(other) || is_own(one) && is_own(other)
-        });
-        let common = Rc::new(Common { exchange: Rc::clone(exchange), sessions: RefCell::new(sessions) });
+        let common = Rc::new(Common { exchange: Rc::clone(exchange), sessions: RefCell::default() });
         let framework = Turns::new(FRAMEWORK_ANSWERS_MAX, FRAMEWORK_ROOM, ORDERS_MAX);
         let tests = Turns::new(ANSWERS_MAX - FRAMEWORK_ANSWERS_MAX, TEST_ROOM, CALLS_MAX);
         let portals = [(FRAMEWORK_PORTAL, framework), (TEST_PORTAL, tests)];
@@ -93,7 +87,7 @@ impl Server {
                 tokio::time::sleep(EXPIRY_INTERVAL).await;
                 let mut sessions = watched.sessions.borrow_mut();
                 sessions.expire();
-                if sessions.id() == SessionId::NONE {
+                if !sessions.is_any() {
                     watched.exchange.sinks.clear();
                 }
             }
@@ -310,9 +304,7 @@ impl Common {
     /// Answers a request, if it is one that has an answer.
     async fn answer(&self, request: &Message, to: Target) -> Result<(), CallError> {
         let (features, body) = match request.body {
-            _ if request.version != VERSION => {
-                (FEATURES, refusal(&request.body, Status::PROTOCOL, self.sessions.borrow().id()))
-            }
+            _ if request.version != VERSION => (FEATURES, self.refusal(&request.body, Status::PROTOCOL)),
             Body::Ping(ping) => answer_ping(request.features, &ping),
             Body::Brw(brw) => self.answer_brw(request, &brw, to).await?,
             _ => self.answer_framework(request, to).await,
@@ -322,9 +314,15 @@ impl Common {
         self.exchange.send(&to, reply, Instant::now() + REPLY_PATIENCE).await
     }
 
+    /// The reply to a request that is not looked at any further.
+    fn refusal(&self, body: &Body, status: Status) -> Option<Body> {
+        let asked = session_of(body).unwrap_or(SessionId::NONE);
+        refusal(body, status, self.sessions.borrow().told(&asked))
+    }
+
     async fn answer_framework(&self, request: &Message, from: Target) -> (u32, Option<Body>) {
         if let Some(id) = session_of(&request.body) {
-            self.sessions.borrow_mut().touch(&id, &from.process.nid);
+            self.sessions.borrow_mut().touch(&id);
         }
         let features = request.features;
         let is_fresh = matches!(request.body, Body::MakeSession(_) | Body::Debug(_));
@@ -333,17 +331,20 @@ impl Common {
             false => self.sessions.borrow().refuses(features),
         };
         let body = if is_refused {
-            refusal(&request.body, Status::PROTOCOL, self.sessions.borrow().id())
+            self.refusal(&request.body, Status::PROTOCOL)
         } else if let Body::AddTest(test) = &request.body {
             let status = self.add_test(request, test, from).await;
-            Some(Body::AddTestReply(SessionReply { status, session: self.sessions.borrow().id() }))
+            Some(Body::AddTestReply(SessionReply {
+                status,
+                session: self.sessions.borrow().told(&test.session),
+            }))
         } else {
-            self.control(request, &from.process.nid)
+            self.control(request)
         };
         (self.sessions.borrow().features(), body)
     }
 
-    fn control(&self, request: &Message, from: &Nid) -> Option<Body> {
+    fn control(&self, request: &Message) -> Option<Body> {
         let mut sessions = self.sessions.borrow_mut();
         Some(match &request.body {
             Body::MakeSession(make) => {
@@ -353,20 +354,21 @@ impl Common {
                     let name = escaped(&make.name.to_string());
                     Some(self.exchange.lnet.hold(&format!("the LNet selftest session {name}{console}")))
                 };
-                Body::MakeSessionReply(sessions.make(make, from, request.features, hold))
+                Body::MakeSessionReply(sessions.make(make, request.features, hold))
             }
-            Body::RemoveSession(remove) => Body::RemoveSessionReply(sessions.remove(remove, from)),
-            Body::Debug(_) => {
-                let lnet_wire::selftest::JoinReply { status, session, timeout_s, name } = sessions.describe();
+            Body::RemoveSession(remove) => Body::RemoveSessionReply(sessions.remove(remove)),
+            Body::Debug(debug) => {
+                let lnet_wire::selftest::JoinReply { status, session, timeout_s, name } =
+                    sessions.describe(&debug.session);
                 Body::DebugReply(DebugReply { status, session, timeout_s, batches: 0, name })
             }
             Body::Batch(batch) => {
                 let run = |test: &_| client::run(&self.exchange, test);
-                Body::BatchReply(sessions.control(batch, from, run)?)
+                Body::BatchReply(sessions.control(batch, run)?)
             }
             Body::Stat(stat) => {
-                let counters = sessions.counters(&stat.session, from);
-                let session = sessions.id();
+                let counters = sessions.counters(&stat.session);
+                let session = sessions.told(&stat.session);
                 Body::StatReply(match counters {
                     Ok(framework) => {
                         let rpc = *self.exchange.counters.borrow();
@@ -399,7 +401,7 @@ impl Common {
     }
 
     async fn add_test(&self, message: &Message, test: &AddTest, from: Target) -> Status {
-        let count = match self.sessions.borrow_mut().check_test(test, &from.process.nid) {
+        let count = match self.sessions.borrow_mut().check_test(test) {
             Ok(count) => count,
             Err(status) => return status,
         };
@@ -414,7 +416,7 @@ impl Common {
             },
         };
         // The session may have ended meanwhile.
-        self.sessions.borrow_mut().add_test(test, &from.process.nid, destinations).err().unwrap_or(Status::OK)
+        self.sessions.borrow_mut().add_test(test, destinations).err().unwrap_or(Status::OK)
     }
 
     /// Fetches the destinations of a test from the console.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::time::Duration;
 
-use lnet_user::{Hold, Nid};
+use lnet_user::Hold;
 use lnet_wire::selftest::{
     AddTest, BatchControl, BatchOperation, BatchReply, CONCURRENCY_MAX, FEATURES, FrameworkCounters,
     JoinReply, MakeSession, Name, RemoveSession, SessionId, SessionReply, Status, Test,
@@ -16,6 +16,8 @@ use tokio::time::Instant;
 
 /// After so long without a request of its console, a session ends (LNet `session_timeout`).
 pub(crate) const SESSION_TIMEOUT: Duration = Duration::from_secs(100);
+/// The stamp of an id that is not told.
+const STAMP_UNTOLD: i64 = 0;
 /// Units of a test at most: destinations times concurrency.
 const UNITS_MAX: u64 = 8192;
 /// Batches of a session, and tests of a batch, at most.
@@ -77,8 +79,6 @@ struct Session {
     /// The node is needed while there is a session.
     _hold: Option<Hold>,
     id: SessionId,
-    /// The NID by which its console has made it.
-    console: Nid,
     name: Name,
     features: u32,
     references: u32,
@@ -103,48 +103,47 @@ fn memory_bytes(test: &AddTest) -> usize {
     TEST_BYTES + destinations * size_of::<lnet_user::ProcessId>() + units * UNIT_BYTES
 }
 
-/// The session that the node is in, if any. Only the peer that has made it does something with it: the node
-/// tells its id to any that asks (LNet `selftest/framework.c: sfw_debug_session`, `sfw_make_session`), which
-/// is thus no proof. A console that forces a session of its own ends it, as on kernel nodes.
-pub(crate) struct Sessions {
-    current: Option<Session>,
-    is_one_peer: IsOnePeer,
-}
-
-/// Whether two NIDs belong to one peer.
-type IsOnePeer = Box<dyn Fn(&Nid, &Nid) -> bool>;
+/// The session that the node is in, if any.
+#[derive(Default)]
+pub(crate) struct Sessions(Option<Session>);
 
 impl Sessions {
-    /// No session; `is_one_peer` says whether two NIDs belong to one peer.
-    pub(crate) fn new(is_one_peer: impl Fn(&Nid, &Nid) -> bool + 'static) -> Self {
-        Self { current: None, is_one_peer: Box::new(is_one_peer) }
+    /// Whether the node is in a session.
+    pub(crate) fn is_any(&self) -> bool {
+        self.0.is_some()
     }
 
-    /// The session's id, or the one that stands for none.
-    pub(crate) fn id(&self) -> SessionId {
-        self.current.as_ref().map_or(SessionId::NONE, |session| session.id)
+    /// The id in a reply to a request about the session `asked`. Who named the session's own id is told that.
+    /// Others are told an id of the same console with which nothing can be done: the id is all that a console
+    /// shows for itself, by whichever NID it comes. Without a session it is the one that stands for none.
+    pub(crate) fn told(&self, asked: &SessionId) -> SessionId {
+        match &self.0 {
+            None => SessionId::NONE,
+            Some(session) if session.id == *asked => session.id,
+            Some(session) => SessionId { stamp: STAMP_UNTOLD, ..session.id },
+        }
     }
 
     /// Features of replies.
     pub(crate) fn features(&self) -> u32 {
-        self.current.as_ref().map_or(FEATURES, |session| session.features)
+        self.0.as_ref().map_or(FEATURES, |session| session.features)
     }
 
     /// Whether the features of a request to an existing session are others than its own.
     pub(crate) fn refuses(&self, features: u32) -> bool {
-        self.current.as_ref().is_some_and(|session| session.features != features)
+        self.0.as_ref().is_some_and(|session| session.features != features)
     }
 
-    /// A request about a session has come from a NID: if it is this one's console, that is there.
-    pub(crate) fn touch(&mut self, id: &SessionId, from: &Nid) {
-        if let Some(session) = self.own(id, from) {
+    /// A request about a session has come: if it is this one, its console is there.
+    pub(crate) fn touch(&mut self, id: &SessionId) {
+        if let Some(session) = self.own(id) {
             session.seen_at = Instant::now();
         }
     }
 
     /// Ends a session whose console is silent.
     pub(crate) fn expire(&mut self) {
-        if let Some(silent) = self.current.take_if(|session| session.seen_at.elapsed() > SESSION_TIMEOUT) {
+        if let Some(silent) = self.0.take_if(|session| session.seen_at.elapsed() > SESSION_TIMEOUT) {
             tracing::warn!(name = %silent.name, "the console of a selftest session is silent; it ends");
             silent.abort();
         }
@@ -152,53 +151,51 @@ impl Sessions {
 
     /// Ends the session, whatever is under way.
     pub(crate) fn end(&mut self) {
-        if let Some(session) = self.current.take() {
+        if let Some(session) = self.0.take() {
             session.abort();
         }
     }
 
-    /// The session of this id, for its console.
-    fn own(&mut self, id: &SessionId, from: &Nid) -> Option<&mut Session> {
-        let Self { current, is_one_peer } = self;
-        current.as_mut().filter(|session| session.id == *id && is_one_peer(&session.console, from))
+    /// The session of this id.
+    fn own(&mut self, id: &SessionId) -> Option<&mut Session> {
+        self.0.as_mut().filter(|session| session.id == *id)
     }
 
-    fn described(&self, status: Status) -> JoinReply {
-        let name = self.current.as_ref().map_or(Name::EMPTY, |session| session.name);
+    fn described(&self, status: Status, asked: &SessionId) -> JoinReply {
+        let name = self.0.as_ref().map_or(Name::EMPTY, |session| session.name);
         let timeout_s = SESSION_TIMEOUT.as_secs() as u32;
-        JoinReply { status, session: self.id(), timeout_s, name }
+        JoinReply { status, session: self.told(asked), timeout_s, name }
     }
 
     /// Begins a session, which has the hold on the node for as long as it lasts.
     pub(crate) fn make(
         &mut self,
         request: &MakeSession,
-        from: &Nid,
         features: u32,
         hold: impl FnOnce() -> Option<Hold>,
     ) -> JoinReply {
-        if request.session.is_any() {
-            return self.described(Status::INVALID);
+        let asked = &request.session;
+        if asked.is_any() {
+            return self.described(Status::INVALID, asked);
         }
-        if let Some(session) = self.own(&request.session, from) {
+        if let Some(session) = self.own(asked) {
             session.references = session.references.saturating_add(1);
-            return self.described(Status::OK);
+            return self.described(Status::OK, asked);
         }
         self.expire();
-        if self.current.is_some() && request.force == 0 {
-            return self.described(Status::BUSY);
+        if self.0.is_some() && request.force == 0 {
+            return self.described(Status::BUSY, asked);
         }
         if features & !FEATURES != 0 {
-            return self.described(Status::PROTOCOL);
+            return self.described(Status::PROTOCOL, asked);
         }
         // The name in the answer is that of the session that was there, as kernel nodes have it.
-        let former = self.current.as_ref().map_or(Name::EMPTY, |session| session.name);
+        let former = self.0.as_ref().map_or(Name::EMPTY, |session| session.name);
         self.end();
         let now = Instant::now();
-        self.current = Some(Session {
+        self.0 = Some(Session {
             _hold: hold(),
             id: request.session,
-            console: *from,
             name: request.name,
             features,
             references: 1,
@@ -208,15 +205,15 @@ impl Sessions {
             charged_bytes: 0,
             errors: Rc::default(),
         });
-        JoinReply { name: former, ..self.described(Status::OK) }
+        JoinReply { name: former, ..self.described(Status::OK, asked) }
     }
 
-    pub(crate) fn remove(&mut self, request: &RemoveSession, from: &Nid) -> SessionReply {
+    pub(crate) fn remove(&mut self, request: &RemoveSession) -> SessionReply {
         let status = if request.session.is_any() {
             Status::INVALID
-        } else if self.current.is_none() {
+        } else if self.0.is_none() {
             Status::NO_SESSION
-        } else if let Some(session) = self.own(&request.session, from) {
+        } else if let Some(session) = self.own(&request.session) {
             session.references -= 1;
             if session.references == 0 {
                 self.end();
@@ -225,20 +222,20 @@ impl Sessions {
         } else {
             Status::BUSY
         };
-        SessionReply { status, session: self.id() }
+        SessionReply { status, session: self.told(&request.session) }
     }
 
     /// The answer to a query of the session.
-    pub(crate) fn describe(&self) -> JoinReply {
-        self.described(if self.current.is_some() { Status::OK } else { Status::NO_SESSION })
+    pub(crate) fn describe(&self, asked: &SessionId) -> JoinReply {
+        self.described(if self.0.is_some() { Status::OK } else { Status::NO_SESSION }, asked)
     }
 
     /// Counters of the session of this id, or why there are none.
-    pub(crate) fn counters(&mut self, id: &SessionId, from: &Nid) -> Result<FrameworkCounters, Status> {
+    pub(crate) fn counters(&mut self, id: &SessionId) -> Result<FrameworkCounters, Status> {
         if id.is_any() {
             return Err(Status::INVALID);
         }
-        let session = self.own(id, from).ok_or(Status::NO_SESSION)?;
+        let session = self.own(id).ok_or(Status::NO_SESSION)?;
         let is_active = |batch: &&Batch| batch.iter().any(|test| test.active() != 0);
         Ok(FrameworkCounters {
             running_ms: session.begun.elapsed().as_millis() as u32,
@@ -250,7 +247,7 @@ impl Sessions {
     }
 
     /// Whether a test can be added; how many destinations its client is to fetch.
-    pub(crate) fn check_test(&mut self, request: &AddTest, from: &Nid) -> Result<u32, Status> {
+    pub(crate) fn check_test(&mut self, request: &AddTest) -> Result<u32, Status> {
         let units = u64::from(request.destinations) * u64::from(request.concurrency);
         let is_client = request.is_client != 0;
         let is_valid = request.loop_count != 0
@@ -266,7 +263,7 @@ impl Sessions {
         if !is_valid {
             return Err(Status::INVALID);
         }
-        let session = self.own(&request.session, from).ok_or(Status::NO_ENTRY)?;
+        let session = self.own(&request.session).ok_or(Status::NO_ENTRY)?;
         if session.charged_bytes + memory_bytes(request) > SESSION_BYTES_MAX {
             return Err(Status::NO_MEMORY);
         }
@@ -282,11 +279,10 @@ impl Sessions {
     pub(crate) fn add_test(
         &mut self,
         request: &AddTest,
-        from: &Nid,
         destinations: Vec<lnet_user::ProcessId>,
     ) -> Result<(), Status> {
-        self.check_test(request, from)?;
-        let session = self.own(&request.session, from).ok_or(Status::NO_ENTRY)?;
+        self.check_test(request)?;
+        let session = self.own(&request.session).ok_or(Status::NO_ENTRY)?;
         let client = (request.is_client != 0).then(|| {
             Rc::new(ClientTest {
                 test: request.test,
@@ -311,25 +307,23 @@ impl Sessions {
     pub(crate) fn control(
         &mut self,
         request: &BatchControl,
-        from: &Nid,
         run: impl Fn(&Rc<ClientTest>) -> Vec<AbortHandle>,
     ) -> Option<BatchReply> {
         let operation = BatchOperation::new(request.operation)?;
-        let (status, active) = match self.controlled(operation, request, from, run) {
+        let (status, active) = match self.controlled(operation, request, run) {
             Ok(active) => (Status::OK, active),
             Err(status) => (status, 0),
         };
-        Some(BatchReply { status, session: self.id(), active, time: 0 })
+        Some(BatchReply { status, session: self.told(&request.session), active, time: 0 })
     }
 
     fn controlled(
         &mut self,
         operation: BatchOperation,
         request: &BatchControl,
-        from: &Nid,
         run: impl Fn(&Rc<ClientTest>) -> Vec<AbortHandle>,
     ) -> Result<u32, Status> {
-        let session = self.own(&request.session, from).ok_or(Status::NO_SESSION)?;
+        let session = self.own(&request.session).ok_or(Status::NO_SESSION)?;
         let batch = session.batches.get_mut(&request.batch).ok_or(Status::NO_ENTRY)?;
         match operation {
             BatchOperation::Run => {
@@ -354,7 +348,7 @@ impl Sessions {
 
 #[cfg(test)]
 mod tests {
-    use lnet_user::ProcessId;
+    use lnet_user::{Nid, ProcessId};
 
     use super::*;
 
@@ -366,91 +360,70 @@ mod tests {
         MakeSession { reply_id: 1, session: id(stamp), force: 0, name: Name::EMPTY }
     }
 
-    fn nid(text: &str) -> Nid {
-        text.parse().unwrap()
-    }
-
-    /// The console, by each of its NIDs.
-    fn console() -> [Nid; 2] {
-        ["10.0.0.1@tcp", "10.0.1.1@tcp1"].map(nid)
-    }
-
-    /// A session of a console with two NIDs.
     fn session() -> Sessions {
-        let is_console = |nid: &Nid| console().contains(nid);
-        let is_one_peer = move |one: &Nid, other: &Nid| one == other || is_console(one) && is_console(other);
-        let mut sessions = Sessions::new(is_one_peer);
-        assert_eq!(sessions.make(&make(1), &console()[0], FEATURES, || None).status, Status::OK);
+        let mut sessions = Sessions::default();
+        assert_eq!(sessions.make(&make(1), FEATURES, || None).status, Status::OK);
         sessions
     }
 
     /// Has time pass.
     fn age(sessions: &mut Sessions, time: Duration) {
-        let session = sessions.current.as_mut().unwrap();
+        let session = sessions.0.as_mut().unwrap();
         session.seen_at = session.seen_at.checked_sub(time).unwrap();
     }
 
     #[test]
     fn a_session_whose_console_is_silent_ends_though_others_ask() {
         let mut sessions = session();
-        let (console, other) = (console(), nid("10.0.0.2@tcp"));
         let part = SESSION_TIMEOUT * 2 / 3;
         age(&mut sessions, part);
-        sessions.touch(&id(1), &console[0]);
+        sessions.touch(&id(1));
         age(&mut sessions, part);
-        sessions.touch(&id(2), &other);
+        sessions.touch(&id(2));
         sessions.expire();
-        assert_eq!(sessions.id(), id(1));
-        assert_eq!(sessions.make(&make(2), &other, FEATURES, || None).status, Status::BUSY);
+        assert_eq!(sessions.told(&id(1)), id(1));
+        assert_eq!(sessions.make(&make(2), FEATURES, || None).status, Status::BUSY);
         age(&mut sessions, part);
-        sessions.touch(&id(2), &other);
+        sessions.touch(&id(2));
         sessions.expire();
-        assert_eq!(sessions.id(), SessionId::NONE);
+        assert!(!sessions.is_any());
         // Another console that asks finds it ended already.
         let mut sessions = session();
         age(&mut sessions, 2 * part);
-        assert_eq!(sessions.make(&make(2), &other, FEATURES, || None).status, Status::OK);
+        assert_eq!(sessions.make(&make(2), FEATURES, || None).status, Status::OK);
     }
 
-    /// A node tells the id of its session to all.
+    /// The id is all that a console shows for itself: who has it may end the session.
     #[test]
-    fn who_only_knows_the_id_of_a_session_does_nothing_with_it() {
+    fn the_id_of_a_session_is_told_to_who_names_it() {
         let mut sessions = session();
-        let stranger = nid("10.0.0.9@tcp");
-        let told = sessions.make(&make(2), &stranger, FEATURES, || None);
-        assert_eq!((told.status, told.session), (Status::BUSY, id(1)));
-        age(&mut sessions, SESSION_TIMEOUT * 2 / 3);
-        sessions.touch(&id(1), &stranger);
-        assert_eq!(sessions.make(&make(1), &stranger, FEATURES, || None).status, Status::BUSY);
-        let (remove, test) = (RemoveSession { reply_id: 1, session: id(1) }, test(1, 1, 1));
-        let run = BatchControl {
+        let untold = SessionId { stamp: STAMP_UNTOLD, ..id(1) };
+        let joined = sessions.make(&make(2), FEATURES, || None);
+        assert_eq!((joined.status, joined.session), (Status::BUSY, untold));
+        assert_eq!(sessions.describe(&id(2)).session, untold);
+        assert_eq!(sessions.describe(&SessionId::NONE).session, untold);
+        let remove = |stamp| RemoveSession { reply_id: 1, session: id(stamp) };
+        let control = |stamp| BatchControl {
             reply_id: 1,
-            session: id(1),
+            session: id(stamp),
             batch: 1,
             operation: BatchOperation::Run as u32,
             argument: 0,
             test_index: 0,
         };
-        let done_by = |sessions: &mut Sessions, nid: &Nid| {
-            let added = sessions.add_test(&test, nid, vec![ProcessId { nid: Nid::LO, pid: 12345 }]);
-            let controlled = sessions.control(&run, nid, |_| Vec::new()).unwrap().status;
-            let counted = sessions.counters(&id(1), nid).map(|_| ());
-            (added, controlled, counted, sessions.remove(&remove, nid).status)
-        };
-        let refused = (Err(Status::NO_ENTRY), Status::NO_SESSION, Err(Status::NO_SESSION), Status::BUSY);
-        assert_eq!(done_by(&mut sessions, &stranger), refused);
-        // The console may do all of that, by each of its NIDs.
-        assert_eq!(sessions.make(&make(1), &console()[1], FEATURES, || None).status, Status::OK);
-        for nid in console() {
-            assert_eq!(done_by(&mut sessions, &nid), (Ok(()), Status::OK, Ok(()), Status::OK));
+        // An id that was told to a stranger is of no use.
+        for stamp in [2, STAMP_UNTOLD] {
+            let refused = SessionReply { status: Status::BUSY, session: untold };
+            assert_eq!(sessions.remove(&remove(stamp)), refused);
+            let refused = sessions.control(&control(stamp), |_| Vec::new()).unwrap();
+            assert_eq!((refused.status, refused.session), (Status::NO_SESSION, untold));
+            assert_eq!(sessions.counters(&id(stamp)).err(), Some(Status::NO_SESSION));
         }
-        assert_eq!(sessions.id(), SessionId::NONE);
-        let mut sessions = session();
-        age(&mut sessions, SESSION_TIMEOUT * 2 / 3);
-        sessions.touch(&id(1), &stranger);
-        age(&mut sessions, SESSION_TIMEOUT * 2 / 3);
-        sessions.expire();
-        assert_eq!(sessions.id(), SessionId::NONE);
+        assert_eq!(sessions.describe(&id(1)).session, id(1));
+        assert_eq!(
+            sessions.remove(&remove(1)),
+            SessionReply { status: Status::OK, session: SessionId::NONE }
+        );
     }
 
     fn test(batch: u64, concurrency: u32, destinations: u32) -> AddTest {
@@ -472,11 +445,11 @@ mod tests {
     fn the_tests_of_a_session_take_so_much_memory_and_no_more() {
         let mut sessions = session();
         let (mut units, mut tests) = (0, 0);
-        let (to, from) = (ProcessId { nid: Nid::LO, pid: 12345 }, console()[0]);
+        let to = ProcessId { nid: Nid::LO, pid: 12345 };
         let refused = 'all: loop {
             for batch in 0..256 {
                 for _ in 0..256 {
-                    match sessions.add_test(&test(batch, 1024, 1), &from, vec![to]) {
+                    match sessions.add_test(&test(batch, 1024, 1), vec![to]) {
                         Ok(()) => (units, tests) = (units + 1024, tests + 1),
                         Err(refused) => break 'all refused,
                     }
@@ -486,17 +459,14 @@ mod tests {
         assert_eq!(refused, Status::NO_MEMORY);
         // Three tests of as many units as the reference has for each of twenty servers.
         assert!((60_000..=SESSION_BYTES_MAX / UNIT_BYTES).contains(&units), "{units} units of {tests} tests");
-        assert_eq!(sessions.check_test(&test(1, 1, 0), &from), Err(Status::INVALID));
+        assert_eq!(sessions.check_test(&test(1, 1, 0)), Err(Status::INVALID));
         // A server's test costs little, and is bounded as well.
         let server = AddTest { is_client: 0, ..test(300, 1, 0) };
-        let charged_bytes = sessions.current.as_ref().unwrap().charged_bytes;
-        assert_eq!(
-            sessions.check_test(&server, &from).is_ok(),
-            charged_bytes + TEST_BYTES <= SESSION_BYTES_MAX
-        );
+        let charged_bytes = sessions.0.as_ref().unwrap().charged_bytes;
+        assert_eq!(sessions.check_test(&server).is_ok(), charged_bytes + TEST_BYTES <= SESSION_BYTES_MAX);
         // All of it goes with the session.
         sessions.end();
-        assert_eq!(sessions.make(&make(1), &from, FEATURES, || None).status, Status::OK);
-        assert_eq!(sessions.add_test(&test(1, 1024, 8), &from, vec![to; 8]), Ok(()));
+        assert_eq!(sessions.make(&make(1), FEATURES, || None).status, Status::OK);
+        assert_eq!(sessions.add_test(&test(1, 1024, 8), vec![to; 8]), Ok(()));
     }
 }
