@@ -14,6 +14,7 @@ use lnet_user::api::{Ack, Descriptor, Entry, EventQueue, Lnet, Target, Threads};
 use lnet_user::node::{Carrier, NiConfig, NodeConfig, XdpMode};
 use lnet_user::runtime::Idle;
 use lnet_wire::Nid;
+use lnet_wire::header::PAYLOAD_BYTES_MAX;
 
 use crate::link::Side;
 use crate::measure::{Endpoint, PATIENCE, flood_for};
@@ -33,10 +34,9 @@ const TICK: Duration = Duration::from_millis(10);
 /// Sources of messages that are under way at once.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Sources {
-    /// One descriptor, the whole of which each of them sends: Puts.
+    /// One descriptor. Puts send the whole of it. Gets fetch into parts of their own, as far as a bound
+    /// descriptor has room for them: into the whole, if they are that long.
     One,
-    /// One descriptor, of which each of them has a part of its own: Gets.
-    Parts,
     /// A descriptor each.
     Each,
 }
@@ -63,14 +63,14 @@ pub struct ThreadedConfig {
 }
 
 impl ThreadedConfig {
-    /// Messages out of one descriptor, or into parts of one.
+    /// Messages out of one descriptor, or into one.
     #[must_use]
     pub const fn new(operation: Operation, bytes: usize, window: usize) -> Self {
         Self {
             operation,
             bytes,
             window,
-            sources: if matches!(operation, Operation::Get) { Sources::Parts } else { Sources::One },
+            sources: Sources::One,
             sleeps: false,
             mode: XdpMode::Auto,
             carrier: Carrier::Auto,
@@ -87,7 +87,7 @@ pub struct End {
     sources: Vec<Descriptor>,
     target: Target,
     config: ThreadedConfig,
-    /// Numbers of the messages that may be under way besides those that are.
+    /// Sources, or parts of the only one, for the messages that may be under way besides those that are.
     free: Vec<usize>,
     lnet: Lnet,
 }
@@ -107,7 +107,6 @@ impl End {
     /// The errors of [`End::open`].
     pub fn open_with(nis: Vec<NiConfig>, peer: Nid, config: ThreadedConfig) -> anyhow::Result<Self> {
         let ThreadedConfig { operation, bytes, window, sources, .. } = config;
-        ensure!(sources != Sources::Parts || operation == Operation::Get, "an ACK does not tell its part");
         let nis = nis.into_iter().map(|ni| node::with_carrier(ni, config.mode, config.carrier)).collect();
         let node_config = NodeConfig::new(nis).frame_loss_per_million(config.loss_per_million);
         let threads =
@@ -122,11 +121,14 @@ impl End {
         };
         let taken = md(bytes, operation.served(), &arrivals);
         shard.attach(&EntrySpec::new(PORTAL, 0), &taken, Buffer::zeroed(bytes))?.detach();
-        let (count, bytes) = match sources {
-            Sources::One => (1, bytes),
-            Sources::Parts => (1, bytes * window),
-            Sources::Each => (window, bytes),
+        let (count, parts) = match (sources, operation) {
+            (Sources::Each, _) => (window, 1),
+            (Sources::One, Operation::Put { .. }) => (1, 1),
+            (Sources::One, Operation::Get) => {
+                (1, (PAYLOAD_BYTES_MAX as usize / bytes.max(1)).clamp(1, window))
+            }
         };
+        let bytes = bytes * parts;
         let source = |number: usize| {
             let source = MdSpec { user_ptr: number as u64, ..md(bytes, MdOptions::NONE, &ends) };
             anyhow::Ok(shard.bind(&source, Buffer::zeroed(bytes))?)
@@ -134,7 +136,8 @@ impl End {
         let sources = (0..count).map(source).collect::<anyhow::Result<_>>()?;
         lnet.open()?;
         let target = Target::new(peer, PORTAL, 0);
-        Ok(Self { arrivals, ends, sources, target, config, free: (0..window).collect(), lnet })
+        let free = (0..window).map(|number| number % (count * parts)).collect();
+        Ok(Self { arrivals, ends, sources, target, config, free, lnet })
     }
 
     /// Its node.
@@ -162,15 +165,14 @@ impl End {
         })
     }
 
-    /// The number of the message that an event is the last one of.
-    fn number(&self, event: &Event) -> usize {
+    /// The source, or the part of the only one, of the message that an event is the last one of.
+    fn source_of(&self, event: &Event) -> usize {
         match (self.config.sources, event) {
-            (Sources::Parts, Event::Reply { offset_bytes, .. }) => {
+            (Sources::Each, event) => event.user_ptr() as usize,
+            (Sources::One, Event::Reply { offset_bytes, .. }) => {
                 *offset_bytes as usize / self.config.bytes.max(1)
             }
-            (Sources::Each, event) => event.user_ptr() as usize,
-            // Any number does.
-            _ => 0,
+            (Sources::One, _) => 0,
         }
     }
 
@@ -183,7 +185,7 @@ impl End {
             let event = queued.event;
             ensure!(event.status() == Status::Ok, "a message ended with {:?}", event.status());
             if event.kind() == self.config.operation.last_event() {
-                self.free.push(self.number(&event));
+                self.free.push(self.source_of(&event));
                 over += 1;
             }
             next = self.ends.try_next()?;
@@ -242,7 +244,7 @@ impl Endpoint for End {
             Operation::Get => source.get(&self.target),
         };
         let bytes = self.config.bytes;
-        let is_part = self.config.sources == Sources::Parts;
+        let is_part = self.config.sources == Sources::One && self.config.operation == Operation::Get;
         let request = if is_part { request.part((own * bytes) as u32, bytes as u32) } else { request };
         Ok(request.queue()?)
     }

@@ -54,16 +54,15 @@ fn rules(net: NetType, mtu_bytes: usize) -> Vec<Rule> {
         bound: Bound::AtMost(bound),
     };
     let [few, many] = WINDOWS.map(windowed);
-    let [parts, each] =
-        ["parts of one descriptor", "a descriptor each"].map(|it| format!("Get, threaded, {it}"));
+    let [one, each] = ["one descriptor", "a descriptor each"].map(|it| format!("Get, threaded, {it}"));
     let mut rules = vec![
         ratio(64, &many, &few, 0.9),
-        ratio(LONG_BYTES, &parts, &each, 0.9),
+        ratio(LONG_BYTES, &one, &each, 0.9),
         alone("entries posted by a list, threaded", 2.0),
     ];
     if net == NetType::TCP {
         rules.extend(["application-driven", "threaded"].map(|nodes| alone(&format!("Put, {nodes}"), 10.0)));
-        rules.extend(["Put, threaded", &parts].map(|row| ratio(LONG_BYTES, row, IPERF, 0.8)));
+        rules.extend(["Put, threaded", &one].map(|row| ratio(LONG_BYTES, row, IPERF, 0.8)));
         return rules;
     }
     if mtu_bytes == JUMBO_BYTES {

@@ -134,7 +134,7 @@ pub(super) fn subjects<'a>(
                 .push((format!("{name}, {words}"), Box::new(move || messages(link, time, at_once, open))));
         };
         if operation == Operation::Get {
-            add_threaded("threaded, parts of one descriptor", |config| config);
+            add_threaded("threaded, one descriptor", |config| config);
             let each = |config| ThreadedConfig { sources: Sources::Each, ..config };
             add_threaded("threaded, a descriptor each", each);
         } else {
