@@ -104,7 +104,7 @@ impl<S> Driven<S> {
     }
 
     /// Takes turns until `is_done`, until a time, or until a program is to be woken. Sleeps in between, or
-    /// returns where it would.
+    /// yields the CPU where it would: the other end of a message may wait for it.
     fn drive(&mut self, is_done: impl Fn() -> bool, until: Option<Instant>, sleeps: bool) {
         let (mut idle_since, mut can_sleep) = (None, true);
         // The time that the last driver knew is old.
@@ -134,9 +134,7 @@ impl<S> Driven<S> {
             }
             if spin.goes_on(now - *idle_since.get_or_insert(now)) {
                 std::hint::spin_loop();
-            } else if !sleeps {
-                return;
-            } else if !can_sleep {
+            } else if !sleeps || !can_sleep {
                 std::thread::yield_now();
             } else if let Err(error) = self.sleep(&is_done, until.map(|until| until - now)) {
                 tracing::error!(%error, "a thread that drives a shard cannot sleep; it goes on polling");
@@ -249,7 +247,7 @@ impl<S> Drivable<S> {
     }
 
     /// Drives the shard on this thread for a task, until `is_done`, until a program is to be woken, or
-    /// until a time; ends where the thread would sleep. Where the keeper drives, and this is `eager`, it is
+    /// until a time, without a sleep. Where the keeper drives, and this is `eager`, it is
     /// asked to stand by.
     pub(crate) fn drive_a_moment(&self, is_done: impl Fn() -> bool, until: Instant, eager: bool) -> Moment {
         if self.shard.has_blocked() {
