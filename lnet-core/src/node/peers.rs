@@ -205,7 +205,7 @@ impl Peer {
     /// than a claim.
     #[must_use]
     pub fn shown_primary(&self) -> Nid {
-        self.primary_claim().map_or(self.primary, |claim| claim.ni.nid)
+        self.primary_claim().filter(|claim| claim.is_shown).map_or(self.primary, |claim| claim.ni.nid)
     }
 
     /// NIs as they are shown, [`Peer::shown_primary`] first, those of one net together. Where a peer with a

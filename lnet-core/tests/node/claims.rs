@@ -432,6 +432,11 @@ fn a_peer_that_pushes_by_its_second_nid_goes_by_its_primary_one() {
         assert_eq!(shown(&runner, second), (first, vec![first, second]));
         runner.node.handle_report(runner.now, Report::Waiting { nid: second });
         runner.run();
+        // The way there, and what comes by it before the answer, makes a peer of the primary NID.
+        let traffic = Report::Traffic { nid: first, is_incoming: false, first_ni: None };
+        runner.node.handle_report(runner.now, traffic);
+        runner.run();
+        assert!(is_awaited(&runner, second));
         let [(ping, to)] = pings(&mut runner)[..] else { panic!("one question") };
         assert_eq!(to, first);
         if is_reached {

@@ -451,14 +451,16 @@ impl Peer {
         self.claims.iter_mut().find(|claim| claim.ni.nid == *nid)
     }
 
-    /// The claim to the NID that is its primary one by its own account, if it has not that NID.
+    /// The claim to the NID that is its primary one by its own account, if it has not that NID and may go by
+    /// it.
     pub(super) fn primary_claim(&self) -> Option<&Claim> {
         let claim = self.told.first().and_then(|first| self.claim(first));
-        claim.filter(|claim| claim.is_shown && !self.is(LOCK_PRIMARY) && !self.is(CONFIGURED))
+        claim.filter(|_| !self.is(LOCK_PRIMARY) && !self.is(CONFIGURED))
     }
 
     /// Whether it is to be asked whether the NID that is its primary one by its own account is, and has not
-    /// answered: it may go by that NID in a moment.
+    /// answered: it may go by that NID in a moment. What has come from there so far, and made a peer of it,
+    /// tells nothing of that.
     pub(in crate::node) fn may_be_renamed(&self) -> bool {
         let is_asked = |claim: &Claim| claim.is_askable() && claim.is_fresh;
         !self.has_waited && self.primary_claim().is_some_and(is_asked)
