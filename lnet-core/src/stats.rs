@@ -1,5 +1,6 @@
 //! Counters of a shard. They run freely until all are reset.
 
+mod histogram;
 mod ni;
 mod summary;
 
@@ -9,6 +10,7 @@ use lnet_wire::named;
 
 use crate::lnd::Status;
 
+pub use histogram::{Histogram, NiLatencies};
 pub use ni::{Durations, HealthCounts, NiCounters, TypeCounts};
 pub use summary::{Statistics, Usage};
 

@@ -10,7 +10,7 @@ use super::target::Inbound;
 use crate::collections::NONE;
 use crate::lnd::{NiId, Status};
 use crate::peer::PeerRecord;
-use crate::stats::{Counters, DropReason, NiCounters, Usage};
+use crate::stats::{Counters, DropReason, NiCounters, NiLatencies, Usage};
 use crate::time::Instant;
 use crate::topology::Forwarding;
 
@@ -25,6 +25,8 @@ pub struct NiUsage {
     pub credits_min: i64,
     /// What has been counted.
     pub counters: NiCounters,
+    /// How long messages and answers took.
+    pub latencies: NiLatencies,
 }
 
 impl Shard {
@@ -66,8 +68,9 @@ impl Shard {
         self.topology.ni(ni)?;
         let shard_ni = self.nis.get(usize::from(ni.0))?;
         let (credits_max, credits_min) = shard_ni.credits.bounds();
-        let (credits, counters) = (shard_ni.credits.available(), shard_ni.counters);
-        Some(NiUsage { credits_max, credits, credits_min, counters })
+        let credits = shard_ni.credits.available();
+        let (counters, latencies) = (shard_ni.counters, shard_ni.latencies);
+        Some(NiUsage { credits_max, credits, credits_min, counters, latencies })
     }
 
     /// The NIs of peers that it knows, in no order that means anything.
@@ -85,7 +88,9 @@ impl Shard {
     /// the least of credits stay.
     pub fn reset_counters(&mut self) {
         self.counters = Counters::default();
-        self.nis.iter_mut().for_each(|shard_ni| shard_ni.counters = NiCounters::default());
+        for shard_ni in &mut self.nis {
+            (shard_ni.counters, shard_ni.latencies) = (NiCounters::default(), NiLatencies::default());
+        }
         self.peers.reset_counters();
     }
 
@@ -169,6 +174,10 @@ impl Shard {
             peer.counters.received.add(message_type);
         }
         let Some(asked) = asked else { return };
+        match message_type {
+            MessageType::Reply => shard_ni.latencies.get_rtt.note(asked, now),
+            _ => shard_ni.latencies.put_ack.note(asked, now),
+        }
         let peer = sender.map(|peer| &mut peer.counters);
         for counters in [Some(&mut shard_ni.counters), peer].into_iter().flatten() {
             match message_type {

@@ -67,7 +67,7 @@ use crate::message::{Credited, MessageQueue, Messages, Timers};
 use crate::peer::Peers;
 use crate::portal::MatchTables;
 use crate::seal::Seals;
-use crate::stats::{Counters, NiCounters};
+use crate::stats::{Counters, NiCounters, NiLatencies};
 use crate::time::{self, Instant};
 use crate::topology::{MemoryNode, Topology};
 use crate::track::Trackers;
@@ -104,6 +104,7 @@ pub struct ShardConfig {
 struct ShardNi {
     credits: NiCredits,
     counters: NiCounters,
+    latencies: NiLatencies,
     /// Messages on their way out by it.
     outgoing_count: u32,
     /// Messages that LNDs of this shard put in place, which came by it.
@@ -129,6 +130,7 @@ impl ShardNi {
         Self {
             credits: NiCredits::new(0),
             counters: NiCounters::default(),
+            latencies: NiLatencies::default(),
             outgoing_count: 0,
             arriving_count: 0,
             ping_count: 0,

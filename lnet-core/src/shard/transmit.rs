@@ -561,7 +561,7 @@ impl Shard {
             }
             return;
         }
-        let of_both = [&mut self.nis[usize::from(ni.0)].counters, &mut peer.counters];
+        let shard_ni = &mut self.nis[usize::from(ni.0)];
         match purpose {
             Purpose::Forward { .. } => self.counters.routed.add(bytes),
             _ => self.counters.sent.add(bytes),
@@ -573,9 +573,13 @@ impl Shard {
             Purpose::Request { .. } | Purpose::Forward { .. } => header.message_type(),
         };
         let is_put = matches!((purpose, counts_as), (Purpose::Request { .. }, MessageType::Put));
-        for counters in of_both {
+        let is_timed = is_put && resends == 0;
+        if is_timed {
+            shard_ni.latencies.put_egress.note(started, now);
+        }
+        for counters in [&mut shard_ni.counters, &mut peer.counters] {
             counters.sent.add(counts_as);
-            if is_put && resends == 0 {
+            if is_timed {
                 counters.put_egress.note(started, now);
             }
         }

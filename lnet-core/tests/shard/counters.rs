@@ -7,7 +7,7 @@ use lnet_core::health::HealthStatus;
 use lnet_core::lnd::{Cause, NiId, Path, RxId, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::shard::{PeerRecord, PutRequest};
-use lnet_core::stats::{Durations, NiCounters, Statistics};
+use lnet_core::stats::{Durations, Histogram, NiCounters, NiLatencies, Statistics};
 use lnet_core::time::Instant;
 use lnet_core::topology::Topology;
 use lnet_wire::{Header, MessageType};
@@ -82,7 +82,20 @@ fn requests_count_for_their_ni_and_their_peer() {
     assert_eq!(local(&node, 1), NiCounters::default());
     let ni = node.shard.ni_usage(NI).unwrap();
     assert_eq!((ni.credits_max, ni.credits, ni.credits_min, ni.counters), (8, 8, 7, counters));
+    let only = |histogram: &Histogram| {
+        let mut filled = histogram.buckets().filter(|(_, count)| *count > 0);
+        (filled.next(), filled.next())
+    };
+    let NiLatencies { put_egress, put_ack, get_rtt } = &ni.latencies;
+    assert_eq!(
+        [put_egress, put_ack, get_rtt].map(only),
+        [15, 17, 19].map(|bits| (Some((Some(1 << bits), 1)), None)),
+        "20, 100 and 300 microseconds"
+    );
+    assert_eq!(node.shard.ni_usage(NiId(1)).unwrap().latencies, NiLatencies::default());
     assert_eq!(node.shard.ni_usage(NiId(2)), None);
+    node.shard.reset_counters();
+    assert_eq!(node.shard.ni_usage(NI).unwrap().latencies, NiLatencies::default());
 }
 
 #[test]
