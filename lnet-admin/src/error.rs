@@ -1,6 +1,7 @@
 //! What goes wrong, and with which error number it is told.
 
 use std::io;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use lnet_control::server::BindError;
@@ -23,6 +24,15 @@ pub enum ControlError {
     Document {
         /// The file.
         path: PathBuf,
+        /// Why.
+        #[source]
+        error: io::Error,
+    },
+    /// There can be no metrics at the address that was given.
+    #[error("cannot tell metrics at {address}: {error}")]
+    Metrics {
+        /// The address.
+        address: SocketAddr,
         /// Why.
         #[source]
         error: io::Error,

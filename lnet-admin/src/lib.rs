@@ -20,6 +20,7 @@ mod handler;
 mod interfaces;
 mod links;
 mod loads;
+mod metrics;
 mod plan;
 mod records;
 mod serve;

@@ -342,6 +342,8 @@ fn traffic(counters: &NiCounters) -> NiTraffic {
         sent: messages(&counters.sent),
         received: messages(&counters.received),
         dropped: messages(&counters.dropped),
+        sent_bytes: counters.sent_bytes,
+        received_bytes: counters.received_bytes,
         put_egress: latency(&counters.put_egress),
         get_rtt: latency(&counters.get_rtt),
         put_ack: latency(&counters.put_ack),

@@ -1,5 +1,7 @@
 //! A control plane with its socket, from the start to the end.
 
+use std::future::pending;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::time::Duration;
@@ -8,11 +10,13 @@ use lnet_control::server::{self, Access, Listener, ServerLimits};
 use lnet_model::request::{Change, ChangeSet};
 use lnet_user::api::Lnet;
 use lnet_wire::Parameter;
+use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use super::control::{Control, ControlOptions, SelftestConsole};
 use super::error::ControlError;
+use super::metrics;
 
 /// What a drain may take beyond its limit: shards have to event that it is over.
 const DRAIN_SLACK: Duration = Duration::from_secs(1);
@@ -29,6 +33,8 @@ pub struct ServeOptions {
     /// What is done at the start: nothing, `lnet configure`, or, with a start-up document, `lnet configure
     /// --all`.
     pub configures: bool,
+    /// The address at which there are metrics for Prometheus.
+    pub metrics: Option<SocketAddr>,
     /// How the node is controlled.
     pub control: ControlOptions,
 }
@@ -37,7 +43,7 @@ impl ServeOptions {
     /// A node that is not configured at the start, behind this socket.
     #[must_use]
     pub fn new(socket: PathBuf) -> Self {
-        Self { socket, gid: None, configures: false, control: ControlOptions::default() }
+        Self { socket, gid: None, configures: false, metrics: None, control: ControlOptions::default() }
     }
 }
 
@@ -62,6 +68,7 @@ pub fn serve(
         .map_err(ControlError::Runtime)?;
     runtime.block_on(async {
         let listener = Listener::bind(&options.socket, Access { gid: options.gid })?;
+        let scraped = options.metrics.map(listen).transpose()?;
         let control = Control { console, ..Control::new(lnet, options.control.clone())? };
         let served = async {
             let parameters = &options.control.parameters;
@@ -84,7 +91,10 @@ pub fn serve(
             // First: who reads the line may send a signal at once.
             ready();
             info!(socket = %options.socket.display(), "ready");
-            server::serve(listener, ServerLimits::default(), &control, &mut stop).await;
+            tokio::select! {
+                () = server::serve(listener, ServerLimits::default(), &control, &mut stop) => {}
+                () = control.tell_metrics(scraped.as_ref()) => {}
+            }
             control.shut_down().await;
             Ok(())
         };
@@ -95,7 +105,25 @@ pub fn serve(
     })
 }
 
+/// Listens for clients that ask for metrics.
+fn listen(address: SocketAddr) -> Result<TcpListener, ControlError> {
+    let cannot = |error| ControlError::Metrics { address, error };
+    let listener = metrics::listen(address).map_err(cannot)?;
+    // The kernel may have chosen the port.
+    let address = listener.local_addr().map_err(cannot)?;
+    info!(%address, "metrics");
+    Ok(listener)
+}
+
 impl Control {
+    /// Tells metrics, without end.
+    async fn tell_metrics(&self, listener: Option<&TcpListener>) {
+        match listener {
+            Some(listener) => metrics::serve(listener, self).await,
+            None => pending().await,
+        }
+    }
+
     /// Waits until all gateways were checked, where that is demanded (LNet `router.c:
     /// check_routers_before_use`). None that can be checked needs longer than a ping and a push.
     async fn await_gateways(&self) {

@@ -1,5 +1,6 @@
 //! The command line.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -56,6 +57,10 @@ pub(crate) struct Options {
     /// Group that may use the control socket, by name or number; changes are for root and the daemon's user
     #[arg(long)]
     group: Option<String>,
+    /// Tell metrics for Prometheus at http://ADDR/metrics: a port of 127.0.0.1, or an address with a port,
+    /// such as [::]:9989; all who reach it may read
+    #[arg(long, value_name = "ADDR", value_parser = metrics_address)]
+    metrics: Option<SocketAddr>,
     /// Configure the node at the start by this YAML document; `lnetctl lnet configure --all` does it again,
     /// after `lnet unconfigure`
     #[arg(long, value_name = "FILE")]
@@ -205,6 +210,7 @@ impl Options {
             gid,
             configures: self.configure || self.config.is_some(),
             control: ControlOptions { drain, document: self.config.clone(), parameters: self.param.clone() },
+            metrics: self.metrics,
             ..ServeOptions::new(socket)
         })
     }
@@ -232,6 +238,13 @@ fn size(text: &str) -> Result<u64> {
     number
         .and_then(|number| number.checked_mul(1 << shift))
         .context("a number of bytes is expected, such as 64M")
+}
+
+/// The address of metrics: a port alone is one of this host's, for itself.
+fn metrics_address(text: &str) -> Result<SocketAddr> {
+    let port = text.parse().map(|port: u16| SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    port.or_else(|_| text.parse())
+        .context("a port or an address with one is expected, such as 127.0.0.1:9989")
 }
 
 /// Memory for frames, as the command line has it.
@@ -309,6 +322,16 @@ mod tests {
         use clap::CommandFactory;
         Options::command().debug_assert();
         assert!(options("--config a --configure").is_err());
+    }
+
+    #[test]
+    fn metrics_are_for_this_host_unless_told_otherwise() {
+        let address = |text: &str| options(&format!("--metrics {text}")).map(|options| options.metrics);
+        let at = |text: &str| Some(text.parse().unwrap());
+        assert_eq!(address("9989").unwrap(), at("127.0.0.1:9989"));
+        assert_eq!(address("[::]:9989").unwrap(), at("[::]:9989"));
+        assert_eq!(options("").unwrap().metrics, None);
+        assert!(["", ":9989", "70000", "host:1", "127.0.0.1"].iter().all(|text| address(text).is_err()));
     }
 
     #[test]

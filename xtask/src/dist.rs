@@ -45,6 +45,7 @@ pub(crate) fn dist(root: &Path, options: &Options) -> Result<()> {
     build_ebpf::refresh(root)?;
     let bin = directory("bin")?;
     copy(&root.join("lnetd/lnetd.service"), &directory("lib/systemd/system")?)?;
+    copy(&root.join("lnetd/grafana/lnet.json"), &directory("share/lnet/grafana")?)?;
     for (program, built) in PROGRAMS.into_iter().zip(cargo::build_programs(root, "release", PROGRAMS)?) {
         let path = built.to_str().with_context(|| format!("{} is no text", built.display()))?;
         install(&built, &bin, &directory("lib/debug/usr/bin")?)?;

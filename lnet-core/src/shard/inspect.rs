@@ -169,9 +169,11 @@ impl Shard {
         }
         let shard_ni = &mut self.nis[usize::from(ni.0)];
         shard_ni.counters.received.add(message_type);
+        shard_ni.counters.received_bytes += u64::from(bytes);
         let mut sender = self.peers.sender(from, ni, shard_ni.peer_share);
         if let Some(peer) = &mut sender {
             peer.counters.received.add(message_type);
+            peer.counters.received_bytes += u64::from(bytes);
         }
         let Some(asked) = asked else { return };
         match message_type {

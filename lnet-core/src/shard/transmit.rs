@@ -579,6 +579,7 @@ impl Shard {
         }
         for counters in [&mut shard_ni.counters, &mut peer.counters] {
             counters.sent.add(counts_as);
+            counters.sent_bytes += u64::from(bytes);
             if is_timed {
                 counters.put_egress.note(started, now);
             }

@@ -112,6 +112,10 @@ pub struct NiCounters {
     pub sent: TypeCounts,
     /// Messages received by it, or from it.
     pub received: TypeCounts,
+    /// Payload of those sent, bytes.
+    pub sent_bytes: u64,
+    /// Payload of those received, bytes.
+    pub received_bytes: u64,
     /// Messages that came by it, or from it, and were dropped.
     pub dropped: TypeCounts,
     /// Messages that it did not send, or that were not sent to it.
@@ -135,6 +139,8 @@ impl AddAssign<&Self> for NiCounters {
     fn add_assign(&mut self, other: &Self) {
         self.sent += &other.sent;
         self.received += &other.received;
+        self.sent_bytes += other.sent_bytes;
+        self.received_bytes += other.received_bytes;
         self.dropped += &other.dropped;
         self.failed += &other.failed;
         self.put_egress += &other.put_egress;

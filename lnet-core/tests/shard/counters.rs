@@ -72,6 +72,7 @@ fn requests_count_for_their_ni_and_their_peer() {
     let of = |message_type| (counters.sent.of(message_type), counters.received.of(message_type));
     let types = [MessageType::Put, MessageType::Get, MessageType::Reply, MessageType::Ack];
     assert_eq!(types.map(of), [(1, 0), (1, 0), (0, 1), (0, 1)]);
+    assert_eq!((counters.sent_bytes, counters.received_bytes), (10, 10), "a PUT and a REPLY");
     assert_eq!(counters.put_egress, once(20));
     assert_eq!(counters.put_ack, once(100));
     assert_eq!(counters.get_rtt, once(300));

@@ -123,6 +123,12 @@ pub struct NiTraffic {
     pub received: MessageCounts,
     /// Messages dropped.
     pub dropped: MessageCounts,
+    /// Payload sent, bytes.
+    #[serde(default)]
+    pub sent_bytes: u64,
+    /// Payload received, bytes.
+    #[serde(default)]
+    pub received_bytes: u64,
     /// Times from the call until a PUT has left.
     pub put_egress: LatencySummary,
     /// Times from a GET to its REPLY.

@@ -21,6 +21,7 @@ mod hostile_tcp;
 mod hostile_xdp;
 mod links;
 mod local;
+mod metrics;
 mod nettest;
 mod pair;
 #[allow(dead_code, reason = "the tests of the machine use the rest")]

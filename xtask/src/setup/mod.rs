@@ -161,12 +161,13 @@ pub(crate) fn ensure_sources() -> anyhow::Result<Compiler> {
 }
 
 /// Finds or installs what the privileged tests need besides: a C toolchain and libelf for libbpf-rs, `ip`
-/// for network namespaces, `rpcinfo` as a client of the rpc transport, `tshark` as a reader of tcp nets.
+/// for network namespaces, `rpcinfo` as a client of the rpc transport, `tshark` as a reader of tcp nets,
+/// `promtool` as a reader of metrics.
 ///
 /// # Errors
 /// Names what is missing, why it could not be installed, and the command that would do it.
 pub(crate) fn ensure_test_tools() -> anyhow::Result<()> {
-    const TOOLS: [(&str, &[&str]); 7] = [
+    const TOOLS: [(&str, &[&str]); 8] = [
         ("gcc", &["gcc", "libc6-dev"]),
         ("make", &["make"]),
         ("pkg-config", &["pkg-config"]),
@@ -174,6 +175,7 @@ pub(crate) fn ensure_test_tools() -> anyhow::Result<()> {
         ("ethtool", &["ethtool"]),
         ("rpcinfo", &["rpcbind"]),
         ("tshark", &["tshark"]),
+        ("promtool", &["prometheus"]),
     ];
     const LIBRARIES: [(&str, &str); 2] = [("libelf", "libelf-dev"), ("zlib", "zlib1g-dev")];
     let mut missing = Vec::new();
@@ -191,14 +193,14 @@ pub(crate) fn ensure_test_tools() -> anyhow::Result<()> {
     if !missing.is_empty() {
         apt::install(
             &missing,
-            "libbpf-rs (second loader in the tests), network namespaces, rpcinfo and tshark",
+            "libbpf-rs (second loader in the tests), network namespaces, rpcinfo, tshark and promtool",
         )
         .context(
             "the privileged tests need gcc, make, pkg-config, libelf and zlib with headers \
-             (Fedora: elfutils-libelf-devel, zlib-devel), iproute2, rpcbind and tshark",
+             (Fedora: elfutils-libelf-devel, zlib-devel), iproute2, rpcbind, tshark and prometheus",
         )?;
     }
-    eprintln!("setup: test tools gcc, make, pkg-config, libelf, zlib, ip, rpcinfo, tshark");
+    eprintln!("setup: test tools gcc, make, pkg-config, libelf, zlib, ip, rpcinfo, tshark, promtool");
     Ok(())
 }
 

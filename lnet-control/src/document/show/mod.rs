@@ -276,7 +276,7 @@ fn fields(record: &impl Serialize) -> Map {
 
 /// The block `statistics` of a local NI or a peer NI.
 fn statistics_of(traffic: &NiTraffic) -> Map {
-    let NiTraffic { sent, received, dropped, put_egress, get_rtt, put_ack } = traffic;
+    let NiTraffic { sent, received, dropped, put_egress, get_rtt, put_ack, .. } = traffic;
     let mut map = Map::new();
     for (key, counts) in [("send_count", sent), ("recv_count", received), ("drop_count", dropped)] {
         put(&mut map, key, counts.total());

@@ -283,7 +283,8 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("plan", &["control", "error", "interfaces", "records", "udsp"]),
             ("apply", &["control", "error", "links", "plan", "subnets"]),
             ("handler", &["control", "error", "plan", "records", "services"]),
-            ("serve", &["control", "error"]),
+            ("metrics", &["control", "records", "services"]),
+            ("serve", &["control", "error", "metrics"]),
         ],
     },
     Crate {
