@@ -5,10 +5,11 @@ use std::time::Duration;
 
 use lnet_control::LoadSpec;
 use lnet_control::server::Handler;
+use lnet_core::fault::DelayRule;
 use lnet_core::node::{Pinged, RequestError};
 use lnet_core::stats;
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
-use lnet_model::fault::DropRuleRecord;
+use lnet_model::fault::{DelayRuleRecord, DelaySpec, DropRuleRecord, RuleCounters};
 use lnet_model::records::{
     CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, Parameters, PeerPage,
     RecoveryRecord, RoutePage, RoutingRecord, SelftestAnswer, SelftestRequest, Statistics,
@@ -161,6 +162,23 @@ impl Handler for Control {
     async fn drop_rules(&self) -> Result<Vec<DropRuleRecord>, Refusal> {
         self.check_configured()?;
         self.lnet.drop_rules_async().await.map_err(|error| stopped(&error))
+    }
+
+    async fn delay_rules(&self) -> Result<Vec<DelayRuleRecord>, Refusal> {
+        self.check_configured()?;
+        let rules = self.lnet.delay_rules_async().await.map_err(|error| stopped(&error))?;
+        let seconds = |time: Duration| u32::try_from(time.as_secs()).unwrap_or(u32::MAX);
+        let record = |(rule, counters): (DelayRule, RuleCounters)| DelayRuleRecord {
+            rule: DelaySpec {
+                filter: rule.filter,
+                rate: rule.rate,
+                interval_s: seconds(rule.interval),
+                latency_s: seconds(rule.latency),
+            },
+            delayed: counters.fired(),
+            counters,
+        };
+        Ok(rules.into_iter().map(record).collect())
     }
 
     async fn steering(&self) -> Result<SteeringRecord, Refusal> {

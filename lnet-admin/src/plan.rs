@@ -7,8 +7,10 @@ use std::time::Duration;
 use lnet_control::client::errno_of;
 use lnet_control::document::{self, NodeState};
 use lnet_control::file;
+use lnet_core::fault::DelayRule;
 use lnet_core::node::{self, PeerEdit};
 use lnet_core::udsp::RuleEdit;
+use lnet_model::fault::DelaySpec;
 use lnet_model::lnd::{NiOption, OptionError, nets_of_lnds};
 use lnet_model::ni::{NiName, NiOptions, NiSpec};
 use lnet_model::records::RoutingRecord;
@@ -208,7 +210,11 @@ impl Control {
             Change::AddDropRule(_)
             | Change::DeleteDropRules { .. }
             | Change::DeleteAllDropRules
-            | Change::ResetDropRules => return plan_rules(plan, change),
+            | Change::ResetDropRules
+            | Change::AddDelayRule(_)
+            | Change::DeleteDelayRules { .. }
+            | Change::DeleteAllDelayRules
+            | Change::ResetDelayRules => return plan_rules(plan, change),
             Change::AddPeer(spec) => {
                 outcome = self.outcome_of_peer(spec);
                 node::NodeChange::Peer(PeerEdit::Add(spec.clone()))
@@ -380,6 +386,7 @@ impl Control {
             globals: self.global_record(),
             udsp: self.udsp_records(),
             drop_rules: Vec::new(),
+            delay_rules: Vec::new(),
             steering: self.steering_record(),
         };
         let wrong = |errors: Vec<document::DocumentError>| {
@@ -440,6 +447,16 @@ fn plan_rules(plan: &mut ChangePlan, change: &Change) -> Result<Effect, Refusal>
         Change::AddDropRule(rule) => FaultEdit::AddDrop(rule.clone()),
         &Change::DeleteDropRules { source, destination } => FaultEdit::DeleteDrops { source, destination },
         Change::DeleteAllDropRules => FaultEdit::DeleteDrops { source: Nid::ANY, destination: Nid::ANY },
+        Change::AddDelayRule(spec) => {
+            spec.check()?;
+            let &DelaySpec { filter, rate, interval_s, latency_s } = spec;
+            let [interval, latency] =
+                [interval_s, latency_s].map(|seconds| Duration::from_secs(seconds.into()));
+            FaultEdit::AddDelay(DelayRule { filter, rate, interval, latency })
+        }
+        &Change::DeleteDelayRules { source, destination } => FaultEdit::DeleteDelays { source, destination },
+        Change::DeleteAllDelayRules => FaultEdit::DeleteDelays { source: Nid::ANY, destination: Nid::ANY },
+        Change::ResetDelayRules => FaultEdit::ResetDelays,
         _ => FaultEdit::ResetDrops,
     };
     let count = plan.rules.apply(&edit).map_err(|error| match error {
@@ -447,8 +464,12 @@ fn plan_rules(plan: &mut ChangePlan, change: &Change) -> Result<Effect, Refusal>
         error => Refusal::new(Errno::NOMEM, error.to_string()),
     })?;
     match change {
-        Change::DeleteDropRules { source, destination } if count == 0 => {
-            let message = format!("no drop rule with source {source} and destination {destination}");
+        Change::DeleteDropRules { source, destination }
+        | Change::DeleteDelayRules { source, destination }
+            if count == 0 =>
+        {
+            let kind = if matches!(edit, FaultEdit::DeleteDrops { .. }) { "drop" } else { "delay" };
+            let message = format!("no {kind} rule with source {source} and destination {destination}");
             Err(Refusal::new(Errno::NOENT, message))
         }
         _ if count == 0 => Ok(Effect::Unchanged),

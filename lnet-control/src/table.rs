@@ -29,6 +29,8 @@ macro_rules! requests {
             read Statistics: statistics() -> Statistics;
             /// Its drop rules, newest first.
             read DropRules: drop_rules() -> Vec<DropRuleRecord>;
+            /// Its delay rules, newest first.
+            read DelayRules: delay_rules() -> Vec<DelayRuleRecord>;
             /// Its steering policies.
             read Steering: steering() -> SteeringRecord;
             /// Its selection policies, by index.

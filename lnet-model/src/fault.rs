@@ -1,4 +1,4 @@
-//! Drop rules.
+//! Fault rules: those that drop messages, and those that hold them up.
 
 mod filter;
 
@@ -106,6 +106,49 @@ impl DropRule {
         check_pace(self.rate, self.interval())?;
         if self.random && self.interval_s == 0 {
             return Err(Refusal::new(Errno::INVAL, "a random rule has an interval, not a rate"));
+        }
+        self.filter.checked().map(drop)
+    }
+}
+
+/// A rule by which messages are held up.
+///
+/// Exactly one of `rate` and `interval_s` is not zero.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+pub struct DelaySpec {
+    /// Which messages.
+    #[cfg_attr(feature = "serde", serde(flatten))]
+    pub filter: Filter,
+    /// Holds up one of so many, as the rate of a [`DropRule`] drops it.
+    pub rate: u32,
+    /// Holds up one message in so many seconds, as the interval of a [`DropRule`] drops it.
+    pub interval_s: u32,
+    /// Seconds that a message is held up; not zero.
+    pub latency_s: u32,
+}
+
+/// A delay rule and its counters.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(Serialize, Deserialize))]
+pub struct DelayRuleRecord {
+    /// The rule.
+    pub rule: DelaySpec,
+    /// Messages that it held up.
+    pub delayed: u64,
+    /// What it has seen.
+    pub counters: RuleCounters,
+}
+
+impl DelaySpec {
+    /// Whether the rule makes sense.
+    ///
+    /// # Errors
+    /// What does not.
+    pub fn check(&self) -> Result<(), Refusal> {
+        check_pace(self.rate, Duration::from_secs(self.interval_s.into()))?;
+        if self.latency_s == 0 {
+            return Err(Refusal::new(Errno::INVAL, "a latency of 0: seconds other than zero are expected"));
         }
         self.filter.checked().map(drop)
     }

@@ -11,7 +11,7 @@ use lnet_wire::{Global, Net, Nid, Parameter};
 use serde::{Deserialize, Serialize};
 
 use crate::errno::Refusal;
-use crate::fault::DropRule;
+use crate::fault::{DelaySpec, DropRule};
 use crate::lnd::NiOption;
 use crate::ni::{NiName, NiSpec};
 use crate::peer::PeerSpec;
@@ -189,6 +189,21 @@ pub enum Change {
     DeleteAllDropRules,
     /// Set the counters of all drop rules to zero.
     ResetDropRules,
+    /// Make a delay rule, in front of the others.
+    AddDelayRule(DelaySpec),
+    /// Delete the delay rules with this source and this destination; what they hold up goes on.
+    DeleteDelayRules {
+        /// The source of the rules, as it was given.
+        #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
+        source: Nid,
+        /// The destination of the rules, as it was given.
+        #[cfg_attr(feature = "serde", serde(with = "crate::text"))]
+        destination: Nid,
+    },
+    /// Delete all delay rules.
+    DeleteAllDelayRules,
+    /// Set the counters of all delay rules to zero.
+    ResetDelayRules,
     /// Set the steering policy of a portal.
     SetSteering(PortalPolicy),
     /// Make a peer, or give one more NIDs.

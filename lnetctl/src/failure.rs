@@ -50,6 +50,11 @@ impl CommandError {
         self.status
     }
 
+    /// The messages alone.
+    pub(crate) fn messages(&self) -> impl Iterator<Item = &str> {
+        self.failures.iter().map(|failure| failure.message.as_str())
+    }
+
     /// The error document.
     pub(crate) fn document(&self) -> String {
         let text = Yaml(&document::failures(self.operation, &self.failures)).to_string();

@@ -1,27 +1,9 @@
-//! The command line of an LNet node. It parses words and documents, asks the node's daemon, and prints.
-//!
-//! Invariants: what is shown goes to stdout, what failed to stderr, each as a YAML document; the status is 0
-//! if everything was done that was asked, 1 if what was measured is not as it should be, 234 if the node
-//! refused, 255 if there is no such command, or the tool or what it was to reach failed, 2 for options and
-//! words that a command does not know or lacks.
+//! `lnetctl`: see the library.
 
 #![forbid(unsafe_code)]
 
-mod arguments;
-mod commands;
-mod daemon;
-mod failure;
-mod options;
-mod output;
-mod session;
-mod table;
-
-use std::env;
 use std::process::ExitCode;
 
-use session::Session;
-
 fn main() -> ExitCode {
-    let words: Vec<_> = env::args_os().skip(1).collect();
-    ExitCode::from(Session::new().run(&words))
+    lnetctl::lnetctl()
 }

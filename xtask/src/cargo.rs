@@ -49,7 +49,9 @@ pub(crate) fn build_programs<const N: usize>(
     let mut command = cargo(root);
     command.args(["build", "--profile", profile]);
     for name in names {
-        command.args(["--package", name, "--bin", name]);
+        // A package has a program of its name, and one has another besides.
+        let package = if name == "lctl" { "lnetctl" } else { name };
+        command.args(["--package", package, "--bin", name]);
     }
     build(root, &mut command, names)
 }

@@ -22,7 +22,7 @@ pub(crate) struct Options {
 }
 
 /// What users start.
-const PROGRAMS: [&str; 4] = ["lnet-nettest", "lnetctl", "lnetd", "lst"];
+const PROGRAMS: [&str; 5] = ["lctl", "lnet-nettest", "lnetctl", "lnetd", "lst"];
 
 /// How each shell names its completions, and where it looks for them below `share`.
 const SHELLS: [(&str, &str, &str); 3] = [

@@ -51,6 +51,18 @@ fn line(state: &NodeState, change: &Change) -> String {
         Change::DeleteDropRules { source, destination } => {
             format!("- drop rules: {} -> {}", fault_nid_text(source), fault_nid_text(destination))
         }
+        Change::AddDelayRule(rule) => {
+            format!(
+                "+ delay rule: {} -> {}",
+                fault_nid_text(&rule.filter.source),
+                fault_nid_text(&rule.filter.destination)
+            )
+        }
+        Change::DeleteDelayRules { source, destination } => {
+            format!("- delay rules: {} -> {}", fault_nid_text(source), fault_nid_text(destination))
+        }
+        Change::DeleteAllDelayRules => "- delay rules: all".to_owned(),
+        Change::ResetDelayRules => "~ delay rules: counters zero".to_owned(),
         Change::DeleteAllDropRules => "- drop rules: all".to_owned(),
         Change::ResetDropRules => "~ drop rules: counters zero".to_owned(),
         Change::AddPeer(spec) => format!("+ peer {}", peer_text(spec)),

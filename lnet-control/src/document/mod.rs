@@ -23,9 +23,9 @@ pub use output::{Map, Yaml};
 pub use plan::{differences, passed_over};
 pub use read::parse;
 pub use show::{
-    Detail, Failure, NodeState, RouteFilter, captures, cpts_of, drop_rules, explain, export, failures,
-    frames, global_show, join, loads, nets, parameters, peer_list, peers, pings, recovery, routes, routing,
-    selections, statistics, steering, udsp,
+    Detail, Failure, NodeState, RouteFilter, captures, cpts_of, delay_rules, drop_rules, explain, export,
+    failures, frames, global_show, join, loads, nets, parameters, peer_list, peers, pings, recovery, routes,
+    routing, selections, statistics, steering, udsp,
 };
 pub use tree::{DOCUMENT_BYTES_MAX, Position};
 
@@ -144,7 +144,7 @@ pub enum Shown {
     /// The counters of the node.
     Statistics,
     /// Drop rules.
-    DropRules,
+    FaultRules,
     /// Policies of portals.
     Steering,
 }

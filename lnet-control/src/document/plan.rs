@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
-use lnet_model::fault::DropRule;
+use lnet_model::fault::{DelaySpec, DropRule};
 use lnet_model::lnd::NiOption;
 use lnet_model::ni::{NiOptions, NiSpec};
 use lnet_model::pattern::cpts_text;
@@ -23,7 +23,10 @@ impl Document {
     #[must_use]
     pub fn plan(&self, state: &NodeState) -> Vec<(&Item, Change)> {
         let mut changes = Vec::new();
-        let mut rules: Vec<_> = state.drop_rules.iter().map(|record| &record.rule).collect();
+        let mut rules = KnownRules {
+            drops: state.drop_rules.iter().map(|record| &record.rule).collect(),
+            delays: state.delay_rules.iter().map(|record| &record.rule).collect(),
+        };
         let known = StateIndex {
             peers: state.peers.iter().map(|peer| (peer.primary_nid, peer)).collect(),
             routes: state
@@ -261,13 +264,26 @@ fn without(nids: &[Nid], state: &NodeState) -> Vec<Change> {
     core::iter::once(whole).chain(rest.first().map(|first| made(*first, rest.clone(), Some(peer)))).collect()
 }
 
-/// Whether changes before this one do all of it: a deletion of drop rules takes all that it names.
+/// Whether changes before this one do all of it: a deletion of fault rules takes all that it names.
 fn is_done_by(changes: &[(&Item, Change)], change: &Change) -> bool {
-    matches!(change, Change::DeleteDropRules { .. }) && changes.iter().any(|(_, earlier)| earlier == change)
+    matches!(change, Change::DeleteDropRules { .. } | Change::DeleteDelayRules { .. })
+        && changes.iter().any(|(_, earlier)| earlier == change)
+}
+
+/// Rules of the node that stand for none of the document yet.
+struct KnownRules<'a> {
+    drops: Vec<&'a DropRule>,
+    delays: Vec<&'a DelaySpec>,
+}
+
+/// Whether a rule is among those, which it is taken out of.
+fn taken<R: PartialEq>(rules: &mut Vec<&R>, rule: &R) -> bool {
+    let same = rules.iter().position(|known| *known == rule);
+    same.map(|index| rules.remove(index)).is_some()
 }
 
 /// Whether there is nothing to be done for a change. A rule of the node stands for one of the document.
-fn is_so(change: &Change, state: &NodeState, known: &StateIndex<'_>, rules: &mut Vec<&DropRule>) -> bool {
+fn is_so(change: &Change, state: &NodeState, known: &StateIndex<'_>, rules: &mut KnownRules<'_>) -> bool {
     match change {
         Change::AddNi(spec) => {
             let nis = nis_on(spec.net, state).iter().zip(0..);
@@ -276,10 +292,8 @@ fn is_so(change: &Change, state: &NodeState, known: &StateIndex<'_>, rules: &mut
             nis.any(|(ni, at)| is_like(ni, spec, at == 0))
         }
         Change::SetGlobal { global, value } => state.globals.get(*global) == *value,
-        Change::AddDropRule(rule) => {
-            let same = rules.iter().position(|known| *known == rule);
-            same.map(|index| rules.remove(index)).is_some()
-        }
+        Change::AddDropRule(rule) => taken(&mut rules.drops, rule),
+        Change::AddDelayRule(rule) => taken(&mut rules.delays, rule),
         Change::AddPeer(spec) => known
             .peers
             .get(&spec.primary_nid)

@@ -1,3 +1,4 @@
+use lnet_model::fault::{DelaySpec, Filter, MessageTypes};
 use lnet_model::lnd::NiOption;
 use lnet_model::ni::{NiName, NiOptions, NiSpec};
 use lnet_model::peer::PeerSpec;
@@ -90,11 +91,26 @@ fn what_is_not_there_yet_is_named() {
     assert_eq!(found.len(), 1);
     let expected = "line 1, column 1: 'ip2nets': choosing nets by address is not supported by this version";
     assert_eq!((found[0].to_string().as_str(), found[0].errno), (expected, Errno::OPNOTSUPP));
-    let text = "fault:\n- rule_type: delay\n  fa_src: '*'\n  fa_dst: '*'\n  la_latency: 3\n";
-    assert_eq!(
-        errors(text, Mode::Add),
-        ["line 2, column 14: 'delay': rules that delay are not supported by this version"]
-    );
+}
+
+/// Each kind of rule has keys of its own.
+#[test]
+fn delay_rules_are_read_and_checked() {
+    let rule = |further: &str| format!("fault:\n- rule_type: delay\n  fa_src: '*'\n  fa_dst: '*'\n{further}");
+    let filter = Filter { messages: MessageTypes::ALL, ..Filter::EVERYTHING };
+    let spec = DelaySpec { filter, rate: 2, interval_s: 0, latency_s: 3 };
+    let text = rule("  la_rate: 2\n  la_latency: 3\n  ls_delayed: 7\n  fs_put: 7\n");
+    assert_eq!(changes(&text, Mode::Add), [Change::AddDelayRule(spec)]);
+    let gone = Change::DeleteDelayRules { source: Nid::ANY, destination: Nid::ANY };
+    assert_eq!(changes(&text, Mode::Delete), [gone]);
+    for (further, expected) in [
+        ("  la_latency: 3\n", "line 2, column 3: rate 0 and interval 0: exactly one other than zero"),
+        ("  la_rate: 1\n", "line 2, column 3: a latency of 0: seconds other than zero"),
+        ("  da_rate: 1\n", "unknown key 'da_rate'"),
+    ] {
+        let found = errors(&rule(further), Mode::Add);
+        assert!(found.iter().any(|found| found.contains(expected)), "{found:?}");
+    }
 }
 
 #[test]
@@ -420,6 +436,7 @@ fn state() -> NodeState {
         globals: lnet_model::records::Globals::default(),
         udsp: Vec::new(),
         drop_rules: Vec::new(),
+        delay_rules: Vec::new(),
         steering: lnet_model::steering::SteeringRecord { shard_count: 1, portals: Vec::new() },
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
-use lnet_model::fault::DropRuleRecord;
+use lnet_model::fault::{DelayRuleRecord, DropRuleRecord};
 use lnet_model::records::{
     CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, Parameters, PeerPage,
     RecoveryRecord, RoutePage, RoutingRecord, SelftestAnswer, SelftestRequest, Statistics,

@@ -183,11 +183,19 @@ impl Lnet {
     /// # Errors
     /// [`LnetError::Ended`].
     pub fn delay_rules(&self) -> Result<Vec<(DelayRule, RuleCounters)>, LnetError> {
+        block_on(self.delay_rules_async())
+    }
+
+    /// [`Lnet::delay_rules`] for a caller that has other things to do meanwhile.
+    ///
+    /// # Errors
+    /// [`Lnet::delay_rules`] names them.
+    pub async fn delay_rules_async(&self) -> Result<Vec<(DelayRule, RuleCounters)>, LnetError> {
         let (rules, counted) = self.look(
             |rules| rules.delays.clone(),
             |worker| worker.faults_mut().delay_rules().map(|(_, counters)| *counters).collect(),
         )?;
-        let sums = block_on(self.sums(rules.len(), counted))?;
+        let sums = self.sums(rules.len(), counted).await?;
         Ok(rules.into_iter().zip(sums).collect())
     }
 

@@ -81,6 +81,7 @@ fn state(daemon: &mut Daemon<'_>, task: Task) -> Result<NodeState> {
             globals: client.globals()?,
             udsp: client.udsp()?,
             drop_rules: client.drop_rules()?,
+            delay_rules: client.delay_rules()?,
             steering: client.steering()?,
         })
     })

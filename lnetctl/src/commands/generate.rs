@@ -2,27 +2,27 @@
 
 use std::path::Path;
 
-use clap::CommandFactory;
 use clap_complete::Shell;
 use clap_mangen::Man;
 use lnet_model::Errno;
 
-use super::{Cli, Result};
+use super::Result;
 use crate::failure::Task;
 use crate::output::print_text;
 
-pub(super) fn completions(shell: Shell) -> Result<()> {
+/// Prints the completions of a tool.
+pub(crate) fn completions(mut tool: clap::Command, shell: Shell) {
     // A reader that closes the pipe early wants no more: clap's generator would panic.
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut Cli::command(), "lnetctl", &mut script);
+    let name = tool.get_name().to_owned();
+    clap_complete::generate(shell, &mut tool, name, &mut script);
     print_text(&String::from_utf8_lossy(&script));
-    Ok(())
 }
 
-/// A page for the tool and one for each command, such as `lnetctl-net-add.8`: section 8 is that of
+/// Writes a page for a tool and one for each command, such as `lnetctl-net-add.8`: section 8 is that of
 /// administration, where LNet's own page is.
-pub(super) fn man(directory: &Path) -> Result<()> {
-    let mut tool = Cli::command().disable_help_subcommand(true);
+pub(crate) fn man(tool: clap::Command, directory: &Path) -> Result<()> {
+    let mut tool = tool.disable_help_subcommand(true);
     tool.build();
     pages(&tool, directory).map_err(|error| {
         let message = format!("cannot write man pages to {}: {error}", directory.display());

@@ -3,9 +3,9 @@
 mod cli;
 mod debug;
 mod document;
-mod fault;
+pub(crate) mod fault;
 mod frames;
-mod generate;
+pub(crate) mod generate;
 mod load;
 mod net;
 mod peer;
@@ -153,8 +153,11 @@ pub(crate) fn run(daemon: &mut Daemon<'_>, command: Command) -> Result<()> {
         Command::Load(command) => load::run(daemon, command),
         Command::Export(args) => document::export(daemon, &args),
         Command::Import(args) => document::import(daemon, &args),
-        Command::Completions { shell } => generate::completions(shell),
-        Command::Man { directory } => generate::man(&directory),
+        Command::Completions { shell } => {
+            generate::completions(Cli::command(), shell);
+            Ok(())
+        }
+        Command::Man { directory } => generate::man(Cli::command(), &directory),
     }
 }
 

@@ -11,7 +11,7 @@ use xtask::testing::paths;
 use crate::model::{Model, peer};
 use crate::run::Node;
 
-fn configured() -> Node {
+pub(crate) fn configured() -> Node {
     Node::start(Model::configured(2))
 }
 
@@ -398,11 +398,6 @@ fn drop_rules_come_and_go() {
     node.good("fault drop del --source *@tcp --dest 10.77.0.13@tcp");
     node.good("fault drop del --all");
     assert_eq!(node.good("fault drop show"), "");
-    node.bad(
-        "fault delay add --source * --dest * --rate 2 --latency 3",
-        255,
-        &["not supported by this version"],
-    );
     node.bad("fault show", 255, &["'show' is not a valid command"]);
 }
 

@@ -3,7 +3,10 @@
 
 mod commands;
 mod documents;
+mod faults;
+mod lctl;
 mod model;
+mod model_faults;
 mod model_routes;
 mod peers;
 mod reference;

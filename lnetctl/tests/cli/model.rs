@@ -6,7 +6,7 @@ use std::time::Duration;
 use lnet_control::document::NodeState;
 use lnet_control::server::Handler;
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
-use lnet_model::fault::{DropRuleRecord, RuleCounters};
+use lnet_model::fault::{DelayRuleRecord, DropRuleRecord};
 use lnet_model::lnd::{NiFact, NiOption};
 use lnet_model::ni::{Lnd, NiName, NiOptions, NiSpec};
 use lnet_model::peer::{PeerSpec, peer_state};
@@ -45,6 +45,7 @@ pub(crate) struct Model {
     parameters: Parameters,
     pub(crate) statistics: Statistics,
     pub(crate) rules: Vec<DropRuleRecord>,
+    pub(crate) delays: Vec<DelayRuleRecord>,
     pub(crate) udsp: Vec<UdspRule>,
     last_selection: u32,
     pub(crate) steering: SteeringRecord,
@@ -75,6 +76,7 @@ impl Model {
             parameters: Parameters::default(),
             statistics: Statistics::default(),
             rules: Vec::new(),
+            delays: Vec::new(),
             udsp: Vec::new(),
             last_selection: 0,
             steering: SteeringRecord { shard_count: shards, portals: Vec::new() },
@@ -102,6 +104,7 @@ impl Model {
             globals: self.globals,
             udsp: self.udsp.clone(),
             drop_rules: self.rules.clone(),
+            delay_rules: self.delays.clone(),
             steering: self.steering.clone(),
         }
     }
@@ -167,24 +170,14 @@ impl Model {
                 }
             }
             Change::ResetStatistics => self.statistics = Statistics::default(),
-            Change::AddDropRule(rule) => {
-                rule.check()?;
-                let counters = RuleCounters::default();
-                self.rules.insert(0, DropRuleRecord { rule: rule.clone(), dropped: 0, counters });
-            }
-            Change::DeleteDropRules { source, destination } => {
-                let before = self.rules.len();
-                self.rules.retain(|one| {
-                    (one.rule.filter.source, one.rule.filter.destination) != (*source, *destination)
-                });
-                if self.rules.len() == before {
-                    return refuse(Errno::NOENT, format!("no rule from {source} to {destination}"));
-                }
-            }
-            Change::DeleteAllDropRules => self.rules.clear(),
-            Change::ResetDropRules => {
-                self.rules.iter_mut().for_each(|record| record.counters = RuleCounters::default());
-            }
+            Change::AddDropRule(_)
+            | Change::DeleteDropRules { .. }
+            | Change::DeleteAllDropRules
+            | Change::ResetDropRules
+            | Change::AddDelayRule(_)
+            | Change::DeleteDelayRules { .. }
+            | Change::DeleteAllDelayRules
+            | Change::ResetDelayRules => self.change_rules(change)?,
             Change::AddPeer(spec) => self.add_peer(spec)?,
             Change::DeletePeer { primary_nid, nids, .. } => self.delete_peer(*primary_nid, nids)?,
             Change::AddRoute(spec) => self.add_route(spec)?,
@@ -549,6 +542,10 @@ impl Handler for Served {
 
     async fn drop_rules(&self) -> Result<Vec<DropRuleRecord>> {
         self.told(|model| model.rules.clone())
+    }
+
+    async fn delay_rules(&self) -> Result<Vec<DelayRuleRecord>> {
+        self.told(|model| model.delays.clone())
     }
 
     async fn steering(&self) -> Result<SteeringRecord> {

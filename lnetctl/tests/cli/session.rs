@@ -30,7 +30,7 @@ fn words_that_mean_nothing_are_told_so() {
     }
     let ran = node.run_with("", "x\u{1b}[31mred\n");
     assert!(ran.stderr.contains("'x\\u{1b}[31mred' is not a valid command"), "{ran:?}");
-    for words in ["service-id", "setup-mrrouting", "fault delay add", "set use_tcp_bonding 1"] {
+    for words in ["service-id", "setup-mrrouting", "set use_tcp_bonding 1"] {
         node.bad(words, 255, &["errno: -95", "not supported by this version"]);
     }
     // What is so in any case.

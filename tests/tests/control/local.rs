@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{Write, pipe};
+use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 
@@ -106,6 +107,28 @@ fn drop_rules_drop_and_count() {
     node.good("fault drop del --source 0@lo --dest *");
     assert_eq!(node.good("fault drop show"), "");
     node.good("ping --timeout 5 0@lo");
+}
+
+/// Messages that a delay rule holds up arrive later, and those that no rule is about any more at once.
+#[test]
+fn delay_rules_hold_up_and_count() {
+    let node = Daemon::start(Directory::new(), None, "--shards 2 --configure");
+    node.good("fault delay add --source 0@lo --dest * --rate 1 --latency 2 --message GET");
+    node.bad("ping --timeout 1 0@lo", &["errno: -110"]);
+    let shown = node.good("fault delay show");
+    assert!(shown.contains("ls_delayed: 1\n") && shown.contains("fs_get: 1\n"), "{shown}");
+    let begun = Instant::now();
+    node.good("ping --timeout 10 0@lo");
+    assert!(begun.elapsed() >= Duration::from_secs(2), "{:?}", begun.elapsed());
+    node.good("fault delay reset");
+    assert!(node.good("fault delay show").contains("ls_delayed: 0\n"));
+    assert!(node.good("export --backup").contains("la_latency: 2\n"));
+    node.good("fault delay del --all");
+    assert_eq!(node.good("fault delay show"), "");
+    let begun = Instant::now();
+    node.good("ping --timeout 5 0@lo");
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    node.stop();
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! The block `fault`: drop rules, in the form in which they are shown.
+//! The block `fault`: rules that drop messages or hold them up, in the form in which they are shown.
 
-use lnet_model::fault::{DropRule, Filter, HealthError, MessageTypes, RuleCounters};
+use lnet_model::fault::{DelaySpec, DropRule, Filter, HealthError, MessageTypes, RuleCounters};
 use lnet_model::pattern::{fault_nid, integer, quoted};
 use lnet_model::request::Change;
 use lnet_model::{Errno, Refusal};
@@ -11,22 +11,14 @@ use super::values::get;
 use crate::document::Mode;
 use crate::document::tree::{MapEntry, Marked, Position};
 
-/// Keys of a rule, besides its counters, which only tell.
-const KEYS: [&str; 13] = [
-    "rule_type",
-    "fa_src",
-    "fa_dst",
-    "fa_ptl_mask",
-    "fa_msg_mask",
-    "da_rate",
-    "da_interval",
-    "fa_local_nid",
-    "da_random",
-    "da_drop_all",
-    "da_health_error",
-    "seq_no",
-    "ds_dropped",
-];
+/// Keys of all rules, besides their counters, which only tell.
+const KEYS: [&str; 7] =
+    ["rule_type", "fa_src", "fa_dst", "fa_ptl_mask", "fa_msg_mask", "fa_local_nid", "seq_no"];
+/// Further keys of a drop rule.
+const DROP_KEYS: [&str; 6] =
+    ["da_rate", "da_interval", "da_random", "da_drop_all", "da_health_error", "ds_dropped"];
+/// Further keys of a delay rule.
+const DELAY_KEYS: [&str; 4] = ["la_rate", "la_interval", "la_latency", "ls_delayed"];
 
 /// What a NID of a rule may be.
 const NID: &str = "a nid, *@net or *";
@@ -35,37 +27,59 @@ impl Reader {
     pub(super) fn fault_block(&mut self, block: &Marked) {
         let mut rules = Vec::new();
         self.each(block, "fault", |reader, position, entries| {
-            let rule = reader.drop_rule(position, entries);
+            let rule = reader.fault_rule(position, entries);
             rules.extend(rule.map(|rule| (position, reader.seq_no, rule)));
         });
         // The newest stands first, in documents and on a node: it is made last.
         for (position, seq_no, rule) in rules.into_iter().rev() {
             self.seq_no = seq_no;
-            let change = match self.mode {
-                Mode::Delete => {
-                    let Filter { source, destination, .. } = rule.filter;
+            let change = match (self.mode, rule) {
+                (Mode::Delete, Change::AddDropRule(DropRule { filter, .. })) => {
+                    let Filter { source, destination, .. } = filter;
                     Change::DeleteDropRules { source, destination }
                 }
-                _ => Change::AddDropRule(rule),
+                (Mode::Delete, Change::AddDelayRule(DelaySpec { filter, .. })) => {
+                    let Filter { source, destination, .. } = filter;
+                    Change::DeleteDelayRules { source, destination }
+                }
+                (_, rule) => rule,
             };
             self.change(position, "fault", change);
         }
     }
 
-    fn drop_rule(&mut self, position: Position, entries: &[MapEntry]) -> Option<DropRule> {
-        if let Some(value) = get(entries, "rule_type") {
-            match self.word(value, "rule_type", &["drop", "delay"])? {
-                "drop" => {}
-                _ => {
-                    self.unsupported(
-                        value.position,
-                        "'delay': rules that delay are not supported by this version".to_owned(),
-                    );
-                    return None;
-                }
-            }
+    /// The change that makes a rule.
+    fn fault_rule(&mut self, position: Position, entries: &[MapEntry]) -> Option<Change> {
+        let delays = match get(entries, "rule_type") {
+            Some(value) => self.word(value, "rule_type", &["drop", "delay"])? == "delay",
+            None => false,
+        };
+        let further: &[&str] = if delays { &DELAY_KEYS } else { &DROP_KEYS };
+        self.known_keys(entries, "fault", &[&KEYS, further, RuleCounters::KEYS].concat());
+        let filter = self.filter(position, entries);
+        let mut number =
+            |key: &str| self.integer_of(entries, key, 0..=i64::from(u32::MAX)).unwrap_or_default();
+        let (checked, rule) = if delays {
+            let [rate, interval_s, latency_s] = ["la_rate", "la_interval", "la_latency"].map(&mut number);
+            let rule = DelaySpec { filter: filter?, rate, interval_s, latency_s };
+            (rule.check(), Change::AddDelayRule(rule))
+        } else {
+            let [rate, interval_s] = ["da_rate", "da_interval"].map(&mut number);
+            let mut flag =
+                |key: &str| get(entries, key).and_then(|value| self.boolean(value, key)).unwrap_or_default();
+            let [random, drop_all] = ["da_random", "da_drop_all"].map(&mut flag);
+            let health_errors = self.health_errors(entries);
+            let rule = DropRule { filter: filter?, rate, interval_s, random, drop_all, health_errors };
+            (rule.check(), Change::AddDropRule(rule))
+        };
+        if let Err(refusal) = checked {
+            self.error(position, refusal.message);
+            return None;
         }
-        self.known_keys(entries, "fault", &[&KEYS, RuleCounters::KEYS].concat());
+        Some(rule)
+    }
+
+    fn filter(&mut self, position: Position, entries: &[MapEntry]) -> Option<Filter> {
         let [source, destination] = ["fa_src", "fa_dst"].map(|key| {
             let value = self.needed(position, entries, key, "a rule")?;
             self.pattern(value, key, NID, fault_nid)
@@ -75,30 +89,14 @@ impl Reader {
             None => Some(Nid::ANY),
         };
         let portals = get(entries, "fa_ptl_mask").and_then(|value| self.portals(value));
-        let mut flag =
-            |key: &str| get(entries, key).and_then(|value| self.boolean(value, key)).unwrap_or_default();
-        let [random, drop_all] = ["da_random", "da_drop_all"].map(&mut flag);
         let messages = self.integer_of(entries, "fa_msg_mask", 0..=15).and_then(MessageTypes::from_bits);
-        let filter = Filter {
+        Some(Filter {
             source: source?,
             destination: destination?,
             local_nid: local_nid?,
             portals: portals.unwrap_or_default(),
             messages: messages.unwrap_or(MessageTypes::ALL),
-        };
-        let rule = DropRule {
-            filter,
-            rate: self.integer_of(entries, "da_rate", 0..=i64::from(u32::MAX)).unwrap_or_default(),
-            interval_s: self.integer_of(entries, "da_interval", 0..=i64::from(u32::MAX)).unwrap_or_default(),
-            random,
-            drop_all,
-            health_errors: self.health_errors(entries),
-        };
-        if let Err(refusal) = rule.check() {
-            self.error(position, refusal.message);
-            return None;
-        }
-        Some(rule)
+        })
     }
 
     /// A mask of 64 bits, which has no place among the numbers of other keys.

@@ -43,7 +43,7 @@ impl Reader {
             }),
             "selection" => self.show(*position, "selection", Shown::Selection),
             "statistics" => self.show(*position, "statistics", Shown::Statistics),
-            "fault" => self.show(*position, "fault", Shown::DropRules),
+            "fault" => self.show(*position, "fault", Shown::FaultRules),
             _ => self.show(*position, "steering", Shown::Steering),
         }
     }

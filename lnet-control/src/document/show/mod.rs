@@ -14,7 +14,7 @@ use std::fmt::Display;
 
 use lnet_model::Errno;
 use lnet_model::capture::CaptureRecord;
-use lnet_model::fault::DropRuleRecord;
+use lnet_model::fault::{DelayRuleRecord, DropRuleRecord, Filter};
 use lnet_model::pattern::cpts_text;
 use lnet_model::records::{
     Globals, NetRecord, NiTraffic, Parameters, PeerRecord, RouteRecord, RoutingRecord, Statistics,
@@ -82,6 +82,8 @@ pub struct NodeState {
     pub udsp: Vec<UdspRule>,
     /// Its drop rules, newest first.
     pub drop_rules: Vec<DropRuleRecord>,
+    /// Its delay rules, newest first.
+    pub delay_rules: Vec<DelayRuleRecord>,
     /// Its steering.
     pub steering: SteeringRecord,
 }
@@ -101,7 +103,7 @@ pub fn export(state: &NodeState, backup: bool) -> Map {
     document.extend(one("global", globals(&state.globals)));
     document.extend(udsp(&state.udsp, None));
     document.extend(steering(&state.steering));
-    document.extend(drop_rules(&state.drop_rules, net));
+    document.extend(fault_rules(state, net));
     document
 }
 
@@ -131,30 +133,51 @@ pub fn statistics(statistics: &Statistics) -> Map {
     one("statistics", json!(statistics))
 }
 
-/// The block `fault`; nothing where there are no rules.
+/// The block `fault` with the drop rules; nothing where there are none.
 #[must_use]
 pub fn drop_rules(rules: &[DropRuleRecord], detail: Detail) -> Map {
     block("fault", rules.iter().map(|record| drop_rule(record, detail)))
 }
 
-fn drop_rule(record: &DropRuleRecord, detail: Detail) -> Map {
-    let rule = &record.rule;
-    let filter = &rule.filter;
+/// The block `fault` with the delay rules; nothing where there are none.
+#[must_use]
+pub fn delay_rules(rules: &[DelayRuleRecord], detail: Detail) -> Map {
+    block("fault", rules.iter().map(|record| delay_rule(record, detail)))
+}
+
+/// The block `fault` with all rules.
+fn fault_rules(state: &NodeState, detail: Detail) -> Map {
+    let drops = state.drop_rules.iter().map(|record| drop_rule(record, detail));
+    block("fault", drops.chain(state.delay_rules.iter().map(|record| delay_rule(record, detail))))
+}
+
+/// The item of a rule of this kind, as far as all kinds have it.
+fn fault_rule(kind: &str, filter: &Filter) -> Map {
     let mut item = Map::new();
-    put(&mut item, "rule_type", "drop");
+    put(&mut item, "rule_type", kind);
     put(&mut item, "fa_src", text(filter.source));
     put(&mut item, "fa_dst", text(filter.destination));
     put(&mut item, "fa_ptl_mask", filter.portals);
     put(&mut item, "fa_msg_mask", filter.messages.bits());
+    item
+}
+
+fn put_local_nid(item: &mut Map, filter: &Filter) {
+    if !filter.local_nid.is_any() {
+        put(item, "fa_local_nid", text(filter.local_nid));
+    }
+}
+
+fn drop_rule(record: &DropRuleRecord, detail: Detail) -> Map {
+    let rule = &record.rule;
+    let mut item = fault_rule("drop", &rule.filter);
     put(&mut item, "da_rate", rule.rate);
     put(&mut item, "da_interval", rule.interval_s);
     if !detail.is_backup() {
         put(&mut item, "ds_dropped", record.dropped);
         item.extend(fields(&record.counters));
     }
-    if !filter.local_nid.is_any() {
-        put(&mut item, "fa_local_nid", text(filter.local_nid));
-    }
+    put_local_nid(&mut item, &rule.filter);
     for (key, flag) in [("da_random", rule.random), ("da_drop_all", rule.drop_all)] {
         if flag {
             put(&mut item, key, true);
@@ -163,6 +186,20 @@ fn drop_rule(record: &DropRuleRecord, detail: Detail) -> Map {
     if !rule.health_errors.is_empty() {
         put(&mut item, "da_health_error", json!(rule.health_errors));
     }
+    item
+}
+
+fn delay_rule(record: &DelayRuleRecord, detail: Detail) -> Map {
+    let rule = &record.rule;
+    let mut item = fault_rule("delay", &rule.filter);
+    put(&mut item, "la_rate", rule.rate);
+    put(&mut item, "la_interval", rule.interval_s);
+    put(&mut item, "la_latency", rule.latency_s);
+    if !detail.is_backup() {
+        put(&mut item, "ls_delayed", record.delayed);
+        item.extend(fields(&record.counters));
+    }
+    put_local_nid(&mut item, &rule.filter);
     item
 }
 

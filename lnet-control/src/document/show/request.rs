@@ -6,8 +6,8 @@ use lnet_wire::Global;
 use serde_json::{Value, json};
 
 use super::{
-    Detail, Map, NodeState, drop_rules, global_show, nets, one, peers, routes, routing, selections, steering,
-    udsp,
+    Detail, Map, NodeState, fault_rules, global_show, nets, one, peers, routes, routing, selections,
+    steering, udsp,
 };
 use crate::document::Shown;
 
@@ -47,7 +47,7 @@ impl Shown {
             Self::Udsp { index } => udsp(&state.udsp, *index),
             Self::Selection => selections(&Selection::of(&state.udsp)),
             Self::Statistics => Map::new(),
-            Self::DropRules => drop_rules(&state.drop_rules, Detail::Level(0)),
+            Self::FaultRules => fault_rules(state, Detail::Level(0)),
             Self::Steering => steering(&state.steering),
         })
     }

@@ -380,6 +380,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("table", &[]),
             ("commands", &["arguments", "daemon", "failure", "options", "output", "table"]),
             ("session", &["arguments", "commands", "daemon", "failure", "output"]),
+            ("lctl", &["arguments", "commands", "daemon", "failure", "output"]),
         ],
     },
     Crate {

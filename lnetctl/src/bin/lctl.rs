@@ -1,0 +1,9 @@
+//! `lctl`: see the library.
+
+#![forbid(unsafe_code)]
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    lnetctl::lctl()
+}
