@@ -112,6 +112,8 @@ pub struct Memory {
     adopted_max: usize,
     /// Buffers of the node itself, by slot of their handle, with the generation of the slot.
     node_buffers: Vec<(u32, Option<Buffer>)>,
+    /// Slots of those that were given back.
+    free_node_slots: Vec<u32>,
 }
 
 impl Memory {
@@ -127,6 +129,7 @@ impl Memory {
             adopted: Vec::with_capacity(adopted_max as usize),
             adopted_max: adopted_max as usize,
             node_buffers: Vec::new(),
+            free_node_slots: Vec::new(),
         }
     }
 
@@ -135,20 +138,22 @@ impl Memory {
     /// # Panics
     /// If there are as many as a handle can name.
     pub fn add_buffer(&mut self, buffer: Buffer) -> BufferHandle {
-        let free = self.node_buffers.iter().position(|(_, buffer)| buffer.is_none());
-        let slot = free.unwrap_or_else(|| {
+        let slot = self.free_node_slots.pop().unwrap_or_else(|| {
             self.node_buffers.push((0, None));
-            self.node_buffers.len() - 1
+            self.node_buffers.len() as u32 - 1
         });
-        let (generation, stored) = &mut self.node_buffers[slot];
+        let (generation, stored) = &mut self.node_buffers[slot as usize];
         *generation = generation.checked_add(1).unwrap_or(1);
         *stored = Some(buffer);
-        BufferHandle(Cookie::new(CookieKind::Buffer, self.shard, slot as u32, *generation))
+        BufferHandle(Cookie::new(CookieKind::Buffer, self.shard, slot, *generation))
     }
 
     /// Gives a buffer back that was added; `None` if it has been given back, or is lent or in flight in part.
     pub fn take_buffer(&mut self, handle: BufferHandle) -> Option<Buffer> {
-        node_slot(&mut self.node_buffers, handle.into())?.take_if(|buffer| buffer.0.is_whole())
+        let buffer =
+            node_slot(&mut self.node_buffers, handle.into())?.take_if(|buffer| buffer.0.is_whole())?;
+        self.free_node_slots.push(handle.0.slot());
+        Some(buffer)
     }
 
     /// Takes the buffer of a descriptor that was just made.
@@ -230,8 +235,7 @@ impl Memory {
         match self.loans.get_mut(span.buffer.0.slot() as usize) {
             Some(Some(loan)) if span.buffer == loan.md => granted(loan.buffer.0.fragments_mut(range(span))),
             _ if span.buffer.0.is(CookieKind::Buffer) => {
-                let stored = node_slot(&mut self.node_buffers, span.buffer).and_then(Option::as_mut);
-                granted(stored.expect(NO_LOAN).0.fragments_mut(range(span)))
+                granted(node_buffer_mut(&mut self.node_buffers, span.buffer).0.fragments_mut(range(span)))
             }
             _ => adopted_fragments_mut(&mut self.adopted, self.shard, span),
         }
@@ -255,8 +259,13 @@ impl Memory {
     }
 
     /// Lends a span of this shard's to the kernel, which reads it; `None` where peers might have it written
-    /// to meanwhile, or it is lent.
+    /// to meanwhile, or it is lent. A message that is forwarded lies in a buffer of the node: nothing is
+    /// written there before it has ended.
     pub fn lend_to_device(&mut self, span: &Span) -> Option<ReadLease> {
+        if span.buffer.0.is(CookieKind::Buffer) {
+            let stored = node_slot(&mut self.node_buffers, span.buffer)?.as_mut()?;
+            return stored.0.lend_read(range(span)).ok();
+        }
         let slot = span.buffer.0.slot() as usize;
         self.terms.get(slot).filter(|terms| terms.is_read_alone)?;
         let loan = self.loans.get_mut(slot)?.as_mut().filter(|loan| span.buffer == loan.md)?;
@@ -451,6 +460,17 @@ impl Memory {
 fn node_slot(buffers: &mut [(u32, Option<Buffer>)], buffer: BufferRef) -> Option<&mut Option<Buffer>> {
     let (generation, slot) = buffers.get_mut(buffer.0.slot() as usize)?;
     (buffer.0.is(CookieKind::Buffer) && buffer.0.generation() == *generation).then_some(slot)
+}
+
+/// A buffer of the node, to be written. A message that has failed may have left it to the kernel, which still
+/// reads it: then it gets other bytes.
+#[cold]
+fn node_buffer_mut(buffers: &mut [(u32, Option<Buffer>)], buffer: BufferRef) -> &mut Buffer {
+    let stored = node_slot(buffers, buffer).and_then(Option::as_mut).expect(NO_LOAN);
+    if !stored.0.is_whole() {
+        *stored = Buffer::zeroed(stored.len());
+    }
+    stored
 }
 
 /// The place behind all adopted spans of the same descriptor that begin where `span` does, or before.

@@ -86,6 +86,48 @@ fn a_buffer_of_the_node_is_found_beside_those_of_descriptors() {
     assert_eq!(memory.bytes(&Span { buffer: next.into(), offset_bytes: 0, length_bytes: 4 }), [3; 4]);
 }
 
+/// A router sends out of the buffer that it has received into. What the kernel still reads when the next
+/// message comes stays as it was.
+#[test]
+fn a_buffer_of_the_node_is_lent_to_the_kernel() {
+    let mut memory = memory(2);
+    memory.lend(md(0, 1), buffer(1), TERMS);
+    let own = memory.add_buffer(Buffer::from(vec![9; 8]));
+    let in_own = |offset_bytes, length_bytes| Span { buffer: own.into(), offset_bytes, length_bytes };
+    let lease = memory.lend_to_device(&in_own(2, 4)).unwrap();
+    assert_eq!(&*lease, [9; 4]);
+    assert!(memory.is_lent(&in_own(0, 8)) && memory.take_buffer(own).is_none());
+    memory.try_fragments_mut(&in_own(4, 2)).unwrap().copy_from(&[7; 2]);
+    memory.fragments_mut(&in_own(0, 2)).copy_from(&[6; 2]);
+    assert_eq!(memory.bytes(&in_own(0, 8)), [6, 6, 0, 0, 7, 7, 0, 0]);
+    assert_eq!(&*lease, [9; 4]);
+    assert!(memory.take_buffer(own).is_some(), "the lease is on bytes that it has no more");
+    drop(lease);
+    assert!(memory.lend_to_device(&in_own(2, 4)).is_none(), "it has been given back");
+    let handles: Vec<_> = (0..3).map(|_| memory.add_buffer(buffer(3))).collect();
+    let slots: Vec<_> = handles.iter().map(|handle| handle.0.slot()).collect();
+    assert_eq!(slots, [0, 1, 2], "slots are used again");
+}
+
+/// Buffers of one mapping are apart, and lent as others are.
+#[test]
+fn buffers_of_one_mapping_are_apart() {
+    let mut memory = memory(1);
+    let buffers = Buffer::mapped(3, 4096).unwrap();
+    assert_eq!(buffers.iter().map(Buffer::len).collect::<Vec<_>>(), [4096; 3]);
+    let handles: Vec<_> = buffers.into_iter().map(|buffer| memory.add_buffer(buffer)).collect();
+    let whole = |at: usize| Span { buffer: handles[at].into(), offset_bytes: 0, length_bytes: 4096 };
+    memory.fragments_mut(&whole(1)).copy_from(&[5; 4096]);
+    let lease = memory.lend_to_device(&whole(1)).unwrap();
+    for at in [0, 2] {
+        assert_eq!(memory.bytes(&whole(at)), [0; 4096]);
+        drop(memory.take_buffer(handles[at]).unwrap());
+    }
+    memory.fragments_mut(&whole(1)).copy_from(&[4; 4096]);
+    assert!(lease.iter().all(|byte| *byte == 5), "the mapping lives as long as a lease on it");
+    assert!(Buffer::mapped(1 << 30, 1 << 40).is_err(), "more than there is room for");
+}
+
 #[test]
 fn terms_are_those_of_the_descriptor() {
     let mut md = MdSpec {

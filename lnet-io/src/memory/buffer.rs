@@ -43,6 +43,15 @@ impl Buffer {
         Self::from(vec![0; length_bytes])
     }
 
+    /// Buffers of `length_bytes` zero bytes each, at least one of at least one byte. The kernel provides
+    /// their memory page by page as it is touched.
+    ///
+    /// # Errors
+    /// The kernel's, where there is no room for them.
+    pub fn mapped(count: usize, length_bytes: usize) -> std::io::Result<Vec<Self>> {
+        Ok(Region::mapped(count, length_bytes)?.map(Self).collect())
+    }
+
     /// The bytes of 1 to [`BUFFER_FRAGMENTS_MAX`] fragments, none of them empty, one behind the other. A
     /// descriptor takes it as one range. A fragment of several counts as those.
     ///

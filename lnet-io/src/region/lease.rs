@@ -272,6 +272,17 @@ impl From<Box<[u8]>> for Region {
 }
 
 #[cfg(not(loom))]
+impl Region {
+    /// Regions of `length_bytes` zero bytes each, in memory that the kernel provides as it is touched.
+    ///
+    /// # Errors
+    /// The kernel's, where there is no room for them.
+    pub fn mapped(count: usize, length_bytes: usize) -> std::io::Result<impl Iterator<Item = Self>> {
+        Ok(Storage::mapped(count, length_bytes)?.map(|storage| Self::from(Arc::new(storage))))
+    }
+}
+
+#[cfg(not(loom))]
 impl From<Arc<Storage>> for Region {
     fn from(storage: Arc<Storage>) -> Self {
         Self { view: storage.view(), books: Some(Books::over(storage)) }

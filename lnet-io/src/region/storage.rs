@@ -6,7 +6,7 @@ use core::ops::Range;
 use core::ptr::NonNull;
 use std::sync::Arc;
 
-use crate::xsk::Registered;
+use crate::xsk::{Mapping, PageKind, Registered};
 
 /// Address and length of a storage's bytes, without any right to them.
 #[derive(Clone, Debug)]
@@ -111,6 +111,8 @@ enum Backing {
     Boxed(View),
     /// A run of chunks of a UMEM.
     Registered(Registered),
+    /// A part of a mapping, which goes with the last of them.
+    Mapped(View, #[expect(dead_code, reason = "it keeps the bytes")] Arc<Mapping>),
     /// Several storages, one behind the other.
     List(Box<[Fragment]>),
 }
@@ -134,10 +136,20 @@ impl Storage {
         Self(Backing::Boxed(view))
     }
 
+    /// Maps zeroed bytes and divides them among `count` storages of `length_bytes` each. The kernel provides
+    /// them when they are touched.
+    pub(super) fn mapped(count: usize, length_bytes: usize) -> std::io::Result<impl Iterator<Item = Self>> {
+        let total = count.checked_mul(length_bytes).ok_or(std::io::ErrorKind::OutOfMemory)?;
+        let mapping = Arc::new(Mapping::anonymous(total, PageKind::Normal)?);
+        let whole = View { base: mapping.base(), length_bytes: total };
+        let part = move |at| whole.part(at * length_bytes..(at + 1) * length_bytes);
+        Ok((0..count).map(move |at| Self(Backing::Mapped(part(at), Arc::clone(&mapping)))))
+    }
+
     /// The bytes, all of them; of a list the beginning, and none.
     pub(super) fn view(&self) -> View {
         match &self.0 {
-            Backing::Boxed(view) => view.clone(),
+            Backing::Boxed(view) | Backing::Mapped(view, _) => view.clone(),
             Backing::Registered(run) => View { base: run.base(), length_bytes: run.length_bytes() },
             Backing::List(list) => list[0].view.part(0..0),
         }
@@ -147,14 +159,14 @@ impl Storage {
     pub(super) fn list(&self) -> Option<&[Fragment]> {
         match &self.0 {
             Backing::List(list) => Some(list),
-            Backing::Boxed(_) | Backing::Registered(_) => None,
+            Backing::Boxed(_) | Backing::Registered(_) | Backing::Mapped(..) => None,
         }
     }
 
     /// The run of the UMEM that the bytes lie in, if they do.
     pub(super) fn registered(&self) -> Option<&Registered> {
         match &self.0 {
-            Backing::Boxed(_) | Backing::List(_) => None,
+            Backing::Boxed(_) | Backing::List(_) | Backing::Mapped(..) => None,
             Backing::Registered(run) => Some(run),
         }
     }

@@ -75,7 +75,7 @@ impl Mapping {
 
     /// The first byte.
     #[inline]
-    pub(super) fn base(&self) -> NonNull<u8> {
+    pub(crate) fn base(&self) -> NonNull<u8> {
         self.base
     }
 

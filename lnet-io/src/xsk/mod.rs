@@ -35,6 +35,7 @@ mod umem;
 pub use config::{Binding, QueueConfig, RING_ENTRIES_MAX, RingSizes};
 pub use error::{QueueLabel, ReclaimError, SocketError, UmemError};
 pub use memory::prefetch;
+pub(crate) use memory::{Mapping, PageKind};
 pub use registered::{Registered, RegisteredRun, RegisteredRuns};
 pub use ring::{CompletionRing, FRAGMENTS_MAX, FillRing, PushError, RingDescriptor, RxRing, TxRing};
 pub use socket::{Device, Kick, Queue, Socket, Statistics, open_queue, open_queue_with};
