@@ -46,7 +46,7 @@ pub struct Limits {
     /// for a credit, and for a second, make room.
     pub responses: u32,
     /// Messages of other nodes that this one forwards at once, and router buffers at most, in all pools.
-    /// Apart again; a node that is no router has none.
+    /// Apart again; without any a node is no router. Memory for one is touched when it is first used.
     pub forwards: u32,
     /// Messages arriving at once: each [`RxId`](crate::lnd::RxId) is below this. Memory for one is touched
     /// when it is first used.
@@ -76,7 +76,7 @@ impl Limits {
         spare_events: 1 << 12,
         requests: 1 << 12,
         responses: 1 << 12,
-        forwards: 0,
+        forwards: 1 << 15,
         incoming: 1 << 12,
         delayed: 1 << 10,
         peers: 1 << 14,

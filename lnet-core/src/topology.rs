@@ -58,6 +58,9 @@ pub struct LocalNi {
     pub peer_credits: u32,
     /// Messages of one NI of a peer that may be forwarded at once, over all shards.
     pub router_credits: u32,
+    /// Whether messages of others are dropped whose next hop there does not answer (LNet `lib-move.c:
+    /// lnet_peer_alive_locked`, which looks where `peer_timeout` is not 0).
+    pub drops_for_silent: bool,
     /// How long a message may wait for its credits.
     pub message_timeout: Duration,
     /// How long its LND may take for a message; what the LND was made with, if there is none.
@@ -179,6 +182,7 @@ impl LocalNi {
             credits,
             peer_credits,
             router_credits: peer_credits,
+            drops_for_silent: true,
             message_timeout,
             lnd_timeout: None,
             facts: LndFacts::KERNEL,

@@ -361,7 +361,7 @@ impl<O: Clone> Node<O> {
         let unnamed = self.discoveries.unnamed.values().flatten();
         let waits = self.windows.values().chain(unnamed).min().copied();
         let own = questions.into_iter().chain(waits).chain(self.former.next_end()).chain(self.next_turn());
-        let own = own.chain(self.next_gateway()).chain(self.routing.next());
+        let own = own.chain(self.next_gateway()).chain(self.routing.next(self.router_wait()));
         pings.chain(drained).chain(self.next_recovery()).chain(own).min()
     }
 
@@ -432,8 +432,9 @@ impl<O: Clone> Node<O> {
         spec.nids.iter().filter_map(staying)
     }
 
-    /// Forgets all peers, and the routes that they are gateways of.
+    /// Forgets all peers, the routes that they are gateways of, and that this node was a router.
     pub fn forget_peers(&mut self) {
+        self.end_routing();
         self.replace_routes(RouteList::default());
         self.peers.set_gateways(BTreeSet::new());
         self.peers.clear();

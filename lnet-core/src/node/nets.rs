@@ -108,8 +108,8 @@ pub struct NiConfig<O> {
     /// Whether its health has fallen or was set to 0, and is not 1000 since: it is told as down, and goes on
     /// as the last choice.
     pub is_failed: bool,
-    /// Whether this node routes, and no other one has pinged the NI's net for
-    /// [`ROUTER_WAIT`](super::ROUTER_WAIT) nor the NI since: it is told as down, and serves.
+    /// Whether this node routes, and no other one has pinged the NI's net for the wait of a router
+    /// ([`ROUTER_WAIT`](super::ROUTER_WAIT) by default) nor the NI since: it is told as down, and serves.
     pub is_idle: bool,
     /// Pings to it while it is not in full health.
     pub recovery: Recovery,
@@ -199,10 +199,11 @@ impl<O> NiConfig<O> {
         let tries = settings.get(Global::RetryCount).saturating_add(1);
         let lnd_timeout = self.lnd_timeout(settings);
         let timeout = lnd_timeout.saturating_mul(tries).saturating_add(Duration::from_secs(1));
-        let NetTunables { credits, peer_credits, peer_buffer_credits, .. } = self.tunables;
+        let NetTunables { credits, peer_credits, peer_buffer_credits, peer_timeout_s } = self.tunables;
         let local = LocalNi::new(self.spec.nid, credits, peer_credits, timeout);
         LocalNi {
             router_credits: if peer_buffer_credits == 0 { peer_credits } else { peer_buffer_credits },
+            drops_for_silent: peer_timeout_s > 0,
             lnd_timeout: Some(lnd_timeout),
             facts: self.spec.options.facts,
             status: self.status(),

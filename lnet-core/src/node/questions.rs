@@ -96,7 +96,10 @@ impl<O: Clone> Node<O> {
         while let Some((at, nid, claimant)) = self.peers.next_question().filter(|(at, ..)| *at <= now) {
             let is_configured = self.peers.get(&nid).is_some_and(|peer| peer.is(peer_state::CONFIGURED));
             let origin = self.peers.origin(&claimant);
-            let is_ignored = !self.takes_lists() || is_configured;
+            // By itself a gateway is not asked as another one: LNet ends what brings that.
+            let is_gateway = self.peers.get(&claimant).is_some_and(Peer::is_gateway);
+            let is_behind_itself = is_gateway && !self.is_on(nid.net());
+            let is_ignored = !self.takes_lists() || is_configured || is_behind_itself;
             if is_ignored || !self.is_in_reach(nid.net()) || self.is_local(&nid) {
                 self.peers.postpone(None, &claimant, &nid);
             } else if self.asking.nids.contains(&nid) {

@@ -2,13 +2,15 @@
 //! lnet_rtrpools_enable`, `lnet_rtrpools_disable`; spec: core 11.5).
 //!
 //! ```text
-//! Off --pools are made--> Starting --ROUTER_WAIT--> On --> Stopping --idle, or 3 * ROUTER_WAIT--> Off
+//! Off --pools are made--> Starting --wait--> On --> Stopping --idle, or three times the wait--> Off
 //! ```
 //!
 //! A router forwards in each state but the first. It says so in On alone: others take a router before all of
-//! them know of it else, and go on to use one that stops until they have looked again.
+//! them know of it else, and go on to use one that stops until they have looked again. The wait is the sum of
+//! `alive_router_check_interval` and `router_ping_timeout`; a node without NIs before, of which others know
+//! nothing, is On at once.
 //!
-//! While it forwards, a net on which no other node has pinged it for [`ROUTER_WAIT`] counts as idle: others
+//! While it forwards, a net on which no other node has pinged it for as long counts as idle: others
 //! are told that its NIs there are down (LNet `router.c: lnet_update_ni_status_locked`), so that senders on
 //! other nets take routers that their receivers can hear. Invariant: what shards do follows from the state.
 
@@ -16,7 +18,7 @@ use alloc::collections::BTreeMap;
 use core::time::Duration;
 
 use lnet_model::pool::PoolKind;
-use lnet_wire::{Net, Nid};
+use lnet_wire::{Net, Nid, Parameter};
 use thiserror::Error;
 
 use super::{Action, Node};
@@ -24,8 +26,8 @@ use crate::lnd::NiId;
 use crate::time::{Instant, earliest};
 use crate::topology::Forwarding;
 
-/// How long others may take to look again whether a router routes (LNet `router.c`:
-/// `alive_router_check_interval` and `router_ping_timeout` by default).
+/// How long others may take to look again whether a router routes, by the defaults of
+/// `alive_router_check_interval` and `router_ping_timeout` (LNet `router.c`).
 pub const ROUTER_WAIT: Duration = Duration::from_secs(60 + 50);
 
 /// Buffers of each pool of a router, all shards together (LNet `router.c: LNET_NRB_*`).
@@ -113,6 +115,8 @@ enum RoutingStep {
 #[derive(Debug)]
 pub(super) struct Routing {
     phase: RoutingStep,
+    /// Whether it was ever on.
+    was_on: bool,
     /// Buffers of each pool while it is on.
     buffers: [u32; PoolKind::ALL.len()],
     /// When another node has pinged an NI of a net last, or it came, or routing did; nothing for idle ones.
@@ -121,7 +125,7 @@ pub(super) struct Routing {
 
 impl Default for Routing {
     fn default() -> Self {
-        Self { phase: RoutingStep::Off, buffers: POOL_BUFFERS, pinged: BTreeMap::new() }
+        Self { phase: RoutingStep::Off, was_on: false, buffers: POOL_BUFFERS, pinged: BTreeMap::new() }
     }
 }
 
@@ -150,8 +154,8 @@ impl Routing {
     }
 
     /// When there is something to look at.
-    pub(super) fn next(&self) -> Option<Instant> {
-        let idle = self.pinged.values().flatten().min().map(|at| *at + ROUTER_WAIT);
+    pub(super) fn next(&self, wait: Duration) -> Option<Instant> {
+        let idle = self.pinged.values().flatten().min().map(|at| *at + wait);
         let phase = match self.phase {
             RoutingStep::Off | RoutingStep::On => None,
             RoutingStep::Starting { until } | RoutingStep::Stopping { until, may_end: true, .. } => {
@@ -193,15 +197,19 @@ impl Routing {
         (plan.is_on && !are_there).then_some(plan.buffers)
     }
 
-    /// Carries a plan out.
-    fn change(&mut self, now: Instant, plan: &RoutingPlan) {
+    /// Carries a plan out. `wait`: how long others may take to look again; nothing where they know nothing.
+    fn change(&mut self, now: Instant, plan: &RoutingPlan, wait: Option<Duration>) {
         if plan.is_on {
-            self.buffers = plan.buffers;
+            (self.was_on, self.buffers) = (true, plan.buffers);
         }
         self.phase = match (self.phase, plan.is_on) {
-            (RoutingStep::Off, true) => RoutingStep::Starting { until: now + ROUTER_WAIT },
+            (RoutingStep::Off, true) => match wait {
+                Some(wait) => RoutingStep::Starting { until: now + wait },
+                None => RoutingStep::On,
+            },
             (RoutingStep::Starting { .. } | RoutingStep::On, false) => {
-                let [idle_from, until] = [ROUTER_WAIT, 3 * ROUTER_WAIT].map(|wait| now + wait);
+                let wait = wait.unwrap_or_default();
+                let [idle_from, until] = [wait, 3 * wait].map(|wait| now + wait);
                 RoutingStep::Stopping { idle_from, until, may_end: false }
             }
             (phase, _) => phase,
@@ -224,17 +232,31 @@ impl<O: Clone> Node<O> {
         self.routing.state()
     }
 
+    /// Whether it has forwarded messages of others since it was configured.
+    #[must_use]
+    pub const fn was_router(&self) -> bool {
+        self.routing.was_on
+    }
+
     /// Buffers of each pool that it has while it forwards, by [`PoolKind`].
     #[must_use]
     pub const fn router_buffers(&self) -> [u32; PoolKind::ALL.len()] {
         self.routing.buffers
     }
 
+    /// How long others may take to look again whether this node routes.
+    pub(super) fn router_wait(&self) -> Duration {
+        let waits = [Parameter::AliveRouterCheckInterval, Parameter::RouterPingTimeout];
+        Duration::from_secs(waits.map(|wait| u64::from(self.settings.parameter(wait))).iter().sum())
+    }
+
     /// Carries changes of a batch out, and counts the time of NIs that have come with it.
     pub(super) fn change_routing(&mut self, now: Instant, plan: Option<&RoutingPlan>, added: &[Nid]) {
         let was_off = matches!(self.routing.phase, RoutingStep::Off);
         if let Some(plan) = plan {
-            self.routing.change(now, plan);
+            let is_new = self.nis.0.iter().all(|config| added.contains(&config.spec.nid));
+            let wait = (!is_new || !was_off).then(|| self.router_wait());
+            self.routing.change(now, plan, wait);
         }
         if !matches!(self.routing.phase, RoutingStep::Off) {
             let nets = self.nis.nets();
@@ -256,17 +278,13 @@ impl<O: Clone> Node<O> {
                 *may_end = true;
                 if is_quiet || *until <= now {
                     self.routing.phase = RoutingStep::Off;
-                    self.routing.pinged.clear();
-                    self.nis.0.iter_mut().for_each(|config| config.is_idle = false);
-                    self.actions.push_back(Action::DropPools);
-                    self.publish();
-                    self.tell();
+                    self.stopped_routing();
                 }
             }
             _ => {}
         }
-        let due =
-            |(_, pinged): &(&Net, &mut Option<Instant>)| pinged.is_some_and(|at| at + ROUTER_WAIT <= now);
+        let wait = self.router_wait();
+        let due = |(_, pinged): &(&Net, &mut Option<Instant>)| pinged.is_some_and(|at| at + wait <= now);
         let mut has_idle = false;
         for (net, pinged) in self.routing.pinged.iter_mut().filter(due) {
             *pinged = None;
@@ -277,6 +295,23 @@ impl<O: Clone> Node<O> {
         if has_idle {
             self.tell();
         }
+    }
+
+    /// Ends it at once, and forgets the numbers of buffers.
+    pub(super) fn end_routing(&mut self) {
+        let former = core::mem::take(&mut self.routing);
+        if !matches!(former.phase, RoutingStep::Off) {
+            self.stopped_routing();
+        }
+    }
+
+    /// Routing is off from now on.
+    fn stopped_routing(&mut self) {
+        self.routing.pinged.clear();
+        self.nis.0.iter_mut().for_each(|config| config.is_idle = false);
+        self.actions.push_back(Action::DropPools);
+        self.publish();
+        self.tell();
     }
 
     /// Another node has pinged an NI.

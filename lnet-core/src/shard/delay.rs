@@ -23,7 +23,7 @@ use lnet_wire::{Header, MessageType, Nid};
 
 use super::Shard;
 use super::delayed::{Ask, DelayState, DelayedMessage, PayloadHolder, RESPONSES, Resumption, list_of};
-use super::initiator::finds_out;
+use super::initiator::{finds_out, is_ping};
 use super::target::{Arriving, Decision, Scope, Wait};
 use crate::collections::NONE;
 use crate::lnd::{NiId, RxId, Status, Verdict};
@@ -203,10 +203,14 @@ impl Shard {
         let record = &mut self.delayed.records[slot];
         let state = record.state;
         let (ni, from, message_type) = (record.ni, record.from, record.header.message_type());
+        let is_ping = is_ping(&record.header.body);
         let (taken_bytes, asked_at) = (record.span.map_or(0, |span| span.length_bytes), record.asked_at);
         let borrowed = matches!(state, DelayState::Borrowed { .. });
         assert!(borrowed || status != Status::Ok, "a message that is {state:?} cannot be received");
         if state != DelayState::Resumed(Resumption::Drop) {
+            if is_ping && status == Status::Ok {
+                self.note_ping(now, ni, &from);
+            }
             self.count_received(now, (ni, &from, message_type), status, taken_bytes, asked_at);
         }
         let record = &mut self.delayed.records[slot];

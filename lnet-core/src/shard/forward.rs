@@ -6,8 +6,8 @@
 //! anew, and it goes on as messages of the node itself do: with credits of its next hop and of the NI, by
 //! another gateway where one fails. Its header stays as it came, but for the NID of a Multi-Rail peer.
 //!
-//! A message for a next hop that does not answer is dropped at once: what came behind it in a stream would
-//! wait as well.
+//! A message for a next hop that has not answered for a while is dropped at once: what came behind it in a
+//! stream would wait as well.
 
 use lnet_model::pool::PoolKind;
 use lnet_wire::{Header, Nid};
@@ -57,10 +57,10 @@ impl Shard {
         self.routed.usage()
     }
 
-    /// Free router credits of a peer NI, less its messages that wait for one, and the least that these were;
-    /// `None` if none of it was ever forwarded.
+    /// Router credits of a peer NI, those that are free, less its messages that wait for one, and the least
+    /// that these were; `None` if none of it was ever forwarded.
     #[must_use]
-    pub fn router_credits(&self, peer: &Nid) -> Option<[i64; 2]> {
+    pub fn router_credits(&self, peer: &Nid) -> Option<[i64; 3]> {
         self.routed.credits(self.peers.slot(peer)?, peer)
     }
 
@@ -134,7 +134,7 @@ impl Shard {
         }
         let path = self.select_forward(now, (from, header), None);
         let path = path.ok_or_else(|| self.why_not_forwarded(from, &header.destination.nid))?;
-        match self.is_path_silent(now, &path) {
+        match self.is_path_dead(now, &path) {
             true => Err(DropReason::NextHopSilent),
             false => Ok(path),
         }

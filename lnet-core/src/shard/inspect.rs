@@ -127,7 +127,7 @@ impl Shard {
 
     /// Counts a ping that has come by an NI; of a router it is news, once a second, that another node has
     /// sent one.
-    fn note_ping(&mut self, now: Instant, ni: NiId, from: &Nid) {
+    pub(super) fn note_ping(&mut self, now: Instant, ni: NiId, from: &Nid) {
         let is_news = self.topology.forwarding() != Forwarding::Off && !self.topology.is_local(from);
         let shard_ni = self.ni(ni);
         shard_ni.ping_count += 1;

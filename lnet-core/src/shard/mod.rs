@@ -52,7 +52,7 @@ pub use news::{ForgedSource, HealthNote, PathNote, PathState, PeerChange};
 pub use promise::ACK_WAIT;
 pub use routed::{BUFFER_WAIT, PoolUsage};
 pub use select::criteria::{Candidate, Criterion, Weighed};
-pub use select::{Choice, Explanation};
+pub use select::{Choice, Explanation, NEXT_HOP_PATIENCE};
 pub use update::Confirmation;
 
 use crate::collections::{NONE, Seed, Slab};

@@ -241,6 +241,8 @@ pub(super) struct RoutedMessages {
     waiting: List<Waits>,
     /// Buffers that there may be, in all pools.
     buffers_max: u32,
+    /// Slots of peers, for which there is room once there are to be buffers.
+    peers_max: u32,
 }
 
 impl RoutedMessages {
@@ -248,15 +250,15 @@ impl RoutedMessages {
     pub(super) fn new(limits: &Limits, peers: u32) -> Self {
         let buffers_max = limits.forwards;
         let (records, peers) = if buffers_max == 0 { (0, 0) } else { (limits.incoming + buffers_max, peers) };
-        let pool = || RouterPool { turns: VecDeque::with_capacity(peers as usize), ..RouterPool::default() };
         Self {
             records: Slab::new(records),
-            hops: Vec::with_capacity(peers as usize),
-            pools: [pool(), pool(), pool()],
+            hops: Vec::new(),
+            pools: Default::default(),
             surplus: Vec::new(),
             resumed: List::new(),
             waiting: List::new(),
             buffers_max,
+            peers_max: peers,
         }
     }
 
@@ -266,6 +268,12 @@ impl RoutedMessages {
         let mut room = self.buffers_max;
         let total: u32 = self.pools.iter().map(|pool| pool.stock.total).sum();
         self.surplus.reserve(total as usize);
+        if wanted.iter().any(|wanted| *wanted > 0) {
+            let peers = self.peers_max as usize;
+            self.hops.reserve_exact(peers.saturating_sub(self.hops.len()));
+            let turns = self.pools.iter_mut().map(|pool| &mut pool.turns);
+            turns.for_each(|turns| turns.reserve_exact(peers.saturating_sub(turns.len())));
+        }
         for (pool, wanted) in self.pools.iter_mut().zip(wanted).rev() {
             pool.wanted = wanted.min(room);
             room -= pool.wanted;
@@ -325,11 +333,11 @@ impl RoutedMessages {
         PoolKind::ALL.iter().copied().find(fits)
     }
 
-    /// Credits of the peer NI in a slot that are free, less the messages that wait for one, and the least
-    /// that these were.
-    pub(super) fn credits(&self, slot: u32, nid: &Nid) -> Option<[i64; 2]> {
+    /// Credits of the peer NI in a slot, those that are free, less the messages that wait for one, and the
+    /// least that these were.
+    pub(super) fn credits(&self, slot: u32, nid: &Nid) -> Option<[i64; 3]> {
         let peer = self.hops.get(slot as usize).filter(|peer| peer.nid.as_ref() == Some(nid))?;
-        Some([peer.credits.available(), peer.credits.lowest])
+        Some([peer.credits.total.into(), peer.credits.available(), peer.credits.lowest])
     }
 
     /// Whether any message is under way.

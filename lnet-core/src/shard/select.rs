@@ -34,6 +34,7 @@ use alloc::vec::Vec;
 
 use lnet_wire::{Net, Nid};
 
+pub use forwards::NEXT_HOP_PATIENCE;
 pub(super) use gateways::RouteRequest;
 pub(super) use paths::KnownPaths;
 

@@ -399,3 +399,17 @@ fn a_parameter_has_its_range() {
         (22, "check_routers_before_use 2: 0 to 1 is expected".into())
     );
 }
+
+/// A gateway's NIDs on nets behind it are not asked by itself: LNet ends the connection that brings a message
+/// for another NI.
+#[test]
+fn a_gateway_is_not_asked_by_itself_as_another() {
+    let mut runner = runner(&[route(nid(1, 7), None)]);
+    let word = word(ROUTER, 1, &gateway().map(|nid| (nid, true)));
+    for _ in 0..200 {
+        let asked = answer(&mut runner, &word);
+        assert!(asked.iter().all(|(nid, _)| nid.net() != far()), "{asked:?}");
+        runner.advance(SECOND);
+    }
+    assert!(runner.node.net_routes().all(|route| route.is_up));
+}

@@ -9,8 +9,8 @@ use lnet_core::node::{
 };
 use lnet_core::topology::Forwarding;
 use lnet_model::pool::PoolKind;
-use lnet_wire::Nid;
 use lnet_wire::ping::{self, Features, NiStatus, PingInfo, PingNi};
+use lnet_wire::{Nid, Parameter};
 
 use crate::common::{Lnd, Runner, config, nid, spec};
 
@@ -93,6 +93,58 @@ fn it_goes_on_and_off_in_time() {
     runner.batch(&[ON]).unwrap();
     assert_eq!(state(&runner), (RouterState::Starting, Forwarding::On, false));
     assert_eq!(runner.pools.len(), 2);
+}
+
+/// What a node is unconfigured by ends it at once, so that it can be configured anew.
+#[test]
+fn it_ends_with_the_configuration() {
+    for change in [ON, OFF] {
+        let mut runner = runner();
+        assert!(!runner.node.was_router());
+        runner.batch(&[ON, pool(PoolKind::Tiny, 5)]).unwrap();
+        runner.batch(&[change]).unwrap();
+        assert!(runner.node.was_router());
+        runner.node.forget_peers();
+        runner.run();
+        assert_eq!(state(&runner), (RouterState::Off, Forwarding::Off, false));
+        assert_eq!((runner.node.was_router(), runner.node.router_buffers()), (false, POOL_BUFFERS));
+        assert_eq!(runner.done.iter().filter(|action| **action == Action::DropPools).count(), 1);
+        runner.batch(&[ON]).unwrap();
+        assert_eq!(state(&runner), (RouterState::Starting, Forwarding::On, false));
+    }
+}
+
+/// Parameters say how long others may take to look again.
+#[test]
+fn the_waits_follow_the_parameters() {
+    let mut runner = runner();
+    let waits = [(Parameter::AliveRouterCheckInterval, 2), (Parameter::RouterPingTimeout, 3)];
+    let set = |(parameter, value)| NodeChange::SetParameter { parameter, value };
+    runner.batch(&[waits.map(set).as_slice(), &[ON]].concat()).unwrap();
+    runner.advance(4 * SECOND);
+    assert_eq!((runner.node.router_state(), told(&runner).1.len()), (RouterState::Starting, 2));
+    runner.advance(SECOND);
+    assert_eq!((state(&runner), told(&runner).1), ((RouterState::On, Forwarding::On, true), Vec::new()));
+    runner.batch(&[OFF]).unwrap();
+    runner.is_forwarding = true;
+    runner.confirm();
+    runner.advance(14 * SECOND);
+    assert_eq!(runner.node.router_state(), RouterState::Stopping);
+    runner.advance(SECOND);
+    assert_eq!(runner.node.router_state(), RouterState::Off);
+}
+
+/// A node that comes with all of its NIs as a router says so from the beginning.
+#[test]
+fn a_new_node_is_on_at_once() {
+    let mut runner = Runner::with(NodeConfig { router_buffers_max: 1 << 20, ..config(2) });
+    runner.batch(&[ON, NodeChange::AddNi(spec(1, 1)), NodeChange::AddNi(spec(2, 2))]).unwrap();
+    assert_eq!(state(&runner), (RouterState::On, Forwarding::On, true));
+    runner.batch(&[OFF]).unwrap();
+    assert_eq!(state(&runner), (RouterState::Stopping, Forwarding::Ending, false));
+    let mut runner = runner_with(1 << 20);
+    runner.batch(&[ON, NodeChange::AddNi(spec(3, 3))]).unwrap();
+    assert_eq!(state(&runner), (RouterState::Starting, Forwarding::On, false), "others know it");
 }
 
 /// Messages under way keep the buffers, for three times the wait at most.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use lnet_core::fault::DelayRule;
 use lnet_core::handle::{BufferHandle, Cookie, CookieKind, ShardId};
 use lnet_core::lnd::{Cause, NiId, Path, PathReport, RxId, Status, Transmit, Uplink, Verdict};
-use lnet_core::shard::{BUFFER_WAIT, PoolUsage};
+use lnet_core::shard::{BUFFER_WAIT, NEXT_HOP_PATIENCE, PoolUsage};
 use lnet_core::stats::{DelayReason, DropReason};
 use lnet_core::time::Instant;
 use lnet_core::topology::{Forwarding, HEALTH_MAX, LocalNi, NiStatus, PeerMap, PeerNid, PeerView, Topology};
@@ -45,6 +45,7 @@ fn topology() -> Topology {
 
 struct Router {
     node: Node,
+    now: Instant,
 }
 
 impl Router {
@@ -53,7 +54,7 @@ impl Router {
         let limits = Limits { forwards: 64, incoming: 64, peers: 64, nis: 4, ..config().limits };
         let mut node = Node::new(ShardConfig { topology: Arc::new(topology), limits, ..config() });
         node.shard.set_router_pools(pools);
-        let mut router = Self { node };
+        let mut router = Self { node, now: NOW };
         router.add_buffers();
         router
     }
@@ -67,7 +68,7 @@ impl Router {
 
     /// A message comes by an NI from a peer NI.
     fn header(&mut self, at: usize, from: Nid, rx: u32, header: &Header) -> Verdict {
-        self.node.shard.header(NOW, NIS[at], &from, RxId(rx), header)
+        self.node.shard.header(self.now, NIS[at], &from, RxId(rx), header)
     }
 
     /// A message of a host of `tcp1` comes from there.
@@ -76,7 +77,7 @@ impl Router {
     }
 
     fn received(&mut self, rx: u32) {
-        self.node.shard.received(NOW, RxId(rx), Status::Ok);
+        self.node.shard.received(self.now, RxId(rx), Status::Ok);
     }
 
     /// Messages that have found their buffers, or are dropped.
@@ -285,12 +286,31 @@ fn routers_stand_in_a_row() {
     router.check_rest();
 }
 
+/// `peer_timeout` 0 says that peers of a net are not given up.
+#[test]
+fn a_net_may_take_no_next_hop_for_dead() {
+    let mut nis = locals();
+    nis[1].drops_for_silent = false;
+    let mut router = Router::new(Topology::new(nis).with_forwarding(Forwarding::On), [2, 2, 2]);
+    let path = Path { ni: NIS[1], peer: nid(2, 9) };
+    router.node.shard.path_health(NOW, &path, PathReport::Silent);
+    router.now = NOW + NEXT_HOP_PATIENCE;
+    router.node.shard.path_health(router.now, &path, PathReport::Silent);
+    assert_ne!(router.come(0, &over(2, 9, 8)), Verdict::Drop);
+    router.pass_on(0);
+    router.check_rest();
+}
+
 #[test]
 fn a_next_hop_that_does_not_answer_gets_nothing() {
-    let mut router = Router::new(topology(), [2, 2, 2]);
+    let mut router = Router::new(topology(), [8, 8, 8]);
     let path = Path { ni: NIS[1], peer: nid(2, 9) };
     assert_ne!(router.come(0, &over(2, 9, 8)), Verdict::Drop);
     router.node.shard.path_health(NOW, &path, PathReport::Silent);
+    assert_ne!(router.come(1, &over(2, 9, 8)), Verdict::Drop, "it may be busy");
+    router.pass_on(1);
+    router.now = NOW + NEXT_HOP_PATIENCE;
+    router.node.shard.path_health(router.now, &path, PathReport::Silent);
     assert_eq!(router.come(1, &over(2, 9, 8)), Verdict::Drop);
     // The message that was on its way is dropped when it is there.
     router.received(0);
@@ -317,7 +337,7 @@ fn credits_of_the_sender_come_before_buffers() {
     assert_eq!(router.node.shard.counters().delays(DelayReason::RouterBuffer), 2);
     assert_eq!(router.pool(PoolKind::Tiny).credits, 1, "it waits for no buffer yet");
     let credits = [2, 3, 4].map(|host| router.node.shard.router_credits(&nid(1, host)));
-    assert_eq!(credits, [Some([-2, -2]), Some([3, 3]), None]);
+    assert_eq!(credits, [Some([4, -2, -2]), Some([4, 3, 3]), None]);
     assert_eq!(router.resumed(), []);
     for rx in 0..2 {
         router.pass_on(rx);

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use lnet_core::event::EventKind;
 use lnet_core::handle::{MdHandle, ShardId};
-use lnet_core::lnd::{Cause, RxId, Span, Status, Uplink, Verdict};
+use lnet_core::lnd::{Cause, PING_MATCH_BITS, PING_PORTAL, RxId, Span, Status, Uplink, Verdict};
 use lnet_core::md::{MdOptions, MdSpec, Threshold, Unlinked};
+use lnet_core::portal::EntrySpec;
 use lnet_core::shard::PutRequest;
 use lnet_core::shard::mesh::MeshMessage;
 use lnet_core::stats::DropReason;
-use lnet_core::topology::{Steering, Topology};
+use lnet_core::topology::{Forwarding, Steering, Topology};
 use lnet_core::{Limits, ShardConfig};
-use lnet_wire::Header;
 use lnet_wire::steer::{PORTALS, Policy};
+use lnet_wire::{Body, Header};
 
 use crate::common::{
     NI, NOW, Node, ack_header, acked_put_header, config, entry, from, get_header, get_request, host,
@@ -130,6 +131,38 @@ fn a_header_goes_to_the_shard_where_it_belongs() {
     assert_eq!(shards.0[2].shard.counters().dropped().messages, 0);
     shards.post(2, 9, &spec);
     shards.assert_quiet();
+}
+
+/// A ping that arrives at another shard than the one that answers it tells a router that it was pinged.
+#[test]
+fn a_ping_of_a_router_is_news_wherever_it_arrives() {
+    for (arrives_at, is_router) in [(0, true), (1, true), (1, false)] {
+        let mut shards = Shards::new(2, Policy::Pin(0));
+        let forwarding = if is_router { Forwarding::On } else { Forwarding::Off };
+        for node in &mut shards.0 {
+            let newer = Topology::clone(node.shard.topology()).with_forwarding(forwarding);
+            node.shard.update(NOW, Arc::new(newer.with_generation(1)));
+            assert_eq!(node.shard.poll_pinged(), None);
+        }
+        let answer = shards.spec(0, MdOptions::GET);
+        let entry = EntrySpec::new(PING_PORTAL, PING_MATCH_BITS);
+        let entry = shards.0[0].shard.attach_entry(&entry).unwrap();
+        shards.0[0].shard.attach(entry, &answer).unwrap();
+        let mut ping = get_header(PING_MATCH_BITS, 100);
+        let Body::Get { portal, .. } = &mut ping.body else { unreachable!() };
+        *portal = PING_PORTAL;
+        let verdict = shards.header(arrives_at, 0, &ping);
+        if arrives_at == 1 {
+            assert_eq!(verdict, Verdict::Delay);
+            shards.lent(0, 1);
+            assert!(matches!(shards.resume(1), Some((0, Verdict::Deliver(_)))));
+        }
+        shards.received(arrives_at, 0, Status::Ok);
+        let pinged: Vec<_> = shards.0.iter_mut().map(|node| node.shard.poll_pinged()).collect();
+        let mut expected = [None; 2];
+        expected[arrives_at] = is_router.then_some(NI);
+        assert_eq!(pinged, expected);
+    }
 }
 
 /// It counts what it takes by the span that it is lent.

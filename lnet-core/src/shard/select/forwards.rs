@@ -4,6 +4,8 @@
 //! another one of its peer, if the source is Multi-Rail too and so takes an answer from there (LNet
 //! `lib-move.c: lnet_mr_forwarding_allowed`).
 
+use core::time::Duration;
+
 use lnet_wire::{Header, Nid};
 
 use super::criteria::NoTrace;
@@ -11,6 +13,9 @@ use super::{Choice, RouteRequest, Shard};
 use crate::stats::DropReason;
 use crate::time::Instant;
 use crate::topology::{HEALTH_MAX, PeerView};
+
+/// How long a next hop may be silent before messages for it are dropped: one that is busy answers late.
+pub const NEXT_HOP_PATIENCE: Duration = Duration::from_secs(3);
 
 impl Shard {
     /// The path by which a message that a peer NI has sent goes on: straight to its destination if that is on
@@ -73,8 +78,10 @@ impl Shard {
         multi_rail(&header.source.nid).map(|_| view)
     }
 
-    /// Whether nothing that goes by a path is answered now.
-    pub(in crate::shard) fn is_path_silent(&self, now: Instant, path: &Choice) -> bool {
-        self.is_cut_off(now, path.ni, core::iter::once(&path.next_hop))
+    /// Whether nothing that goes by a path has been answered for a while, on a net where that counts.
+    pub(in crate::shard) fn is_path_dead(&self, now: Instant, path: &Choice) -> bool {
+        let since = self.paths.silent_since(now, &path.path());
+        since.is_some_and(|since| since + NEXT_HOP_PATIENCE <= now)
+            && self.topology.known_ni(path.ni).drops_for_silent
     }
 }

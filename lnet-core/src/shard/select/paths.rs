@@ -19,6 +19,8 @@ struct Known {
     told_at: Instant,
     /// Until when it is avoided.
     silent_until: Option<Instant>,
+    /// When it was first found silent after it had answered last.
+    silent_since: Option<Instant>,
     round_trip: Option<Duration>,
 }
 
@@ -63,6 +65,11 @@ impl KnownPaths {
         self.has_silent && self.silent_until(path).is_some_and(|until| now < until)
     }
 
+    /// Since when a path that is to be avoided has not answered.
+    pub(super) fn silent_since(&self, now: Instant, path: &Path) -> Option<Instant> {
+        self.of(path).filter(|_| self.is_silent(now, path))?.silent_since
+    }
+
     pub(super) fn round_trip(&self, path: &Path) -> Duration {
         self.of(path).and_then(|known| known.round_trip).unwrap_or(Duration::MAX)
     }
@@ -96,7 +103,8 @@ impl KnownPaths {
             round_trip = measured.or(round_trip);
         }
         let silent_until = is_silence.then(|| now + SILENCE);
-        self.known.push(Known { path: *path, told_at: now, silent_until, round_trip });
+        let silent_since = is_silence.then(|| former.and_then(|known| known.silent_since).unwrap_or(now));
+        self.known.push(Known { path: *path, told_at: now, silent_until, silent_since, round_trip });
         is_news
     }
 
