@@ -433,7 +433,7 @@ impl Driver for XdpLnd {
         let Port { ni, nid, checksum, .. } = *port.port();
         let datagram_max_bytes = match &port {
             XdpPort::Rings { port, .. } => port.port.ring_datagram_max_bytes(port.frame_max_bytes),
-            XdpPort::Socket(open) => open.port.datagram_max_bytes(open.buffer_bytes),
+            XdpPort::Socket(open) => open.datagram_max_bytes(),
             XdpPort::Queues(_) | XdpPort::Nothing(_) => unreachable!("such a port comes to no shard anew"),
         };
         // The kernel cuts up what comes to a socket, and what comes to a program of the driver's.

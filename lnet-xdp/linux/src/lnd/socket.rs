@@ -139,6 +139,17 @@ impl SocketPort {
         self.port.udp_address()
     }
 
+    /// The longest datagram that it has buffers for, here and in its endpoint, whatever its interface carries
+    /// since it was opened.
+    pub(super) fn longest_bytes(&self) -> u32 {
+        self.buffer_bytes.min(self.endpoint.datagram_max_bytes())
+    }
+
+    /// The longest datagram that it carries now.
+    pub(super) fn datagram_max_bytes(&self) -> u32 {
+        self.port.datagram_max_bytes(self.longest_bytes())
+    }
+
     /// Takes in what has changed about the interface.
     #[inline]
     fn follow_interface(&mut self, now: Instant, xfer: &mut Xfer) {
@@ -151,13 +162,13 @@ impl SocketPort {
         let mtu = self.neighbours.mtu_bytes();
         if let Some(mtu_bytes) = mtu.filter(|bytes| *bytes as usize != self.port.mtu_bytes) {
             self.port.mtu_bytes = mtu_bytes as usize;
-            xfer.set_datagram_max(self.port.ni, self.port.datagram_max_bytes(self.buffer_bytes));
+            xfer.set_datagram_max(self.port.ni, self.datagram_max_bytes());
         }
     }
 
     /// A datagram was longer than what the kernel sends to a peer.
     pub(super) fn shorten(&self, now: Instant, to: SocketAddr, xfer: &mut Xfer) {
-        shorten((&self.port, self.endpoint.socket()), self.buffer_bytes, now, to, xfer);
+        shorten((&self.port, self.endpoint.socket()), self.longest_bytes(), now, to, xfer);
     }
 }
 

@@ -357,7 +357,7 @@ impl Node {
         };
         let one_buffer = plan.one_buffer.then_some(RECEIVE_BYTES as usize);
         let frame_max_bytes = one_buffer.unwrap_or_else(|| frame_max_bytes(&plan.rings));
-        let limits = Limits { requests: 128, responses: 128, incoming: 128, ..Limits::DEFAULT };
+        let limits = Limits { requests: 128, responses: 128, forwards: 0, incoming: 128, ..Limits::DEFAULT };
         let limits = XferLimits { peers: 8, streams: 16, ..XferLimits::for_shard(&limits) };
         let xfer = XferConfig {
             shard_count: plan.shards as u8,

@@ -110,7 +110,7 @@ impl Node {
         let spread = Policy::MatchBits { shift: 0, bits: 8, spread: Spread::Hash };
         let mut policies = [PolicyWord::default(); PORTALS];
         policies[PORTAL as usize] = spread.pack().unwrap();
-        let limits = Limits { requests: 128, responses: 128, incoming: 128, ..Limits::DEFAULT };
+        let limits = Limits { requests: 128, responses: 128, forwards: 0, incoming: 128, ..Limits::DEFAULT };
         let limits = XferLimits { peers: 8, streams: 16, ..XferLimits::for_shard(&limits) };
         let first = UdpSocket::bind(SocketAddr::new(address, udp_port), None).unwrap();
         let udp_port = first.address().port();
@@ -389,7 +389,7 @@ fn a_path_that_is_too_narrow_makes_frames_shorter() {
     let narrowed = lnd.xfer.poll_narrowed().unwrap();
     assert_eq!((narrowed.path.ni, narrowed.path.peer), (socket.port.ni, pair.far.nid));
     let narrow = Port { mtu_bytes, ..socket.port };
-    assert_eq!(narrowed.datagram_bytes, narrow.datagram_max_bytes(socket.buffer_bytes));
+    assert_eq!(narrowed.datagram_bytes, narrow.datagram_max_bytes(socket.longest_bytes()));
     assert_eq!(socket.port.mtu_bytes, mtu_bytes + 1);
     pair.put(0, 0, 50_000);
     pair.run_until_sent(2);
