@@ -131,10 +131,9 @@ impl Handler for Control {
         Ok(self.routes_behind(after.as_ref()))
     }
 
-    /// Nothing is forwarded, and there are no pools.
     async fn routing(&self) -> Result<RoutingRecord, Refusal> {
         self.check_configured()?;
-        Ok(RoutingRecord::default())
+        self.routing_record().await
     }
 
     async fn globals(&self) -> Result<Globals, Refusal> {

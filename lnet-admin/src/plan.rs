@@ -13,7 +13,7 @@ use lnet_core::udsp::RuleEdit;
 use lnet_model::fault::DelaySpec;
 use lnet_model::lnd::{NiOption, OptionError, nets_of_lnds};
 use lnet_model::ni::{NiName, NiOptions, NiSpec};
-use lnet_model::records::RoutingRecord;
+use lnet_model::records::{RoutingRecord, RoutingState};
 use lnet_model::request::{Change, Effect, Staying};
 use lnet_model::steering::PortalPolicy;
 use lnet_model::{Errno, Refusal};
@@ -53,6 +53,13 @@ pub(super) struct ChangePlan {
     pub(super) outcomes: Vec<Effect>,
     /// What the log is to tell of parts that are not made.
     pub(super) told: Vec<String>,
+}
+
+impl ChangePlan {
+    /// Whether it has changes of routing.
+    fn changes_routing(&self) -> bool {
+        self.core.iter().any(|change| matches!(change, node::NodeChange::SetRouting { .. }))
+    }
 }
 
 impl Control {
@@ -227,12 +234,19 @@ impl Control {
             Change::DeleteRoute { net, gateway } => {
                 node::NodeChange::DeleteRoute { net: *net, gateway: *gateway }
             }
-            Change::SetRouting { on: true } => {
-                let message = "cannot enable routing: this version forwards no messages between nets";
-                return Err(Refusal::new(Errno::OPNOTSUPP, message));
+            &Change::SetRouting { on } => {
+                if !plan.changes_routing() && self.routing_state().is_to_be_on() == on {
+                    return Ok(Effect::Unchanged);
+                }
+                node::NodeChange::SetRouting { on }
             }
-            // Sizes of pools are forgotten, as LNet does it until routing is on for the first time.
-            Change::SetRouting { on: false } | Change::SetPool { .. } => return Ok(Effect::Unchanged),
+            &Change::SetPool { pool, buffer_count } => {
+                // Sizes are forgotten while routing is off, as LNet does it.
+                if !plan.changes_routing() && self.routing_state() == RoutingState::Off {
+                    return Ok(Effect::Unchanged);
+                }
+                node::NodeChange::SetPool { pool, buffer_count }
+            }
             Change::SetPeerHealth { nid, value } => {
                 node::NodeChange::Peer(PeerEdit::SetHealth { nid: *nid, value: *value })
             }
@@ -519,21 +533,18 @@ mod tests {
         })
     }
 
-    /// Routing cannot be turned on, is off, and has no pools.
+    /// Sizes of pools are of interest while routing is on or comes to be on.
     #[test]
-    fn nothing_is_forwarded() {
+    fn routing_is_planned() {
         let lnet = Lnet::start(&NodeConfig::loopback()).unwrap();
         let control = Control::new(&lnet, ControlOptions::default()).unwrap();
         control.is_configured.set(true);
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let outcome = |change: Change| {
-            let plan = runtime.block_on(control.plan(std::slice::from_ref(&change)));
-            plan.map(|plan| plan.outcomes).map_err(|refusal| refusal.errno)
-        };
-        assert_eq!(outcome(Change::SetRouting { on: true }), Err(Errno::OPNOTSUPP));
-        assert_eq!(outcome(Change::SetRouting { on: false }), Ok(vec![Effect::Unchanged]));
+        let outcome = |changes: &[Change]| runtime.block_on(control.plan(changes)).unwrap().outcomes;
+        let [on, off] = [true, false].map(|on| Change::SetRouting { on });
         let pool = Change::SetPool { pool: PoolKind::Large, buffer_count: 64 };
-        assert_eq!(outcome(pool), Ok(vec![Effect::Unchanged]));
+        assert_eq!(outcome(&[off.clone(), pool.clone()]), [Effect::Unchanged, Effect::Unchanged]);
+        assert_eq!(outcome(&[on, pool, off]), [Effect::Changed, Effect::Changed, Effect::Changed]);
     }
 
     #[test]

@@ -7,9 +7,9 @@ use std::time::Duration;
 use lnet_core::health::HealthStatus;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{
-    DiscoveryCounters, LocalNetState, LocalNiState, NetRoute, NiConfig, PeerTraffic, Recovery,
+    DiscoveryCounters, LocalNetState, LocalNiState, NetRoute, NiConfig, PeerTraffic, Recovery, RouterState,
 };
-use lnet_core::shard;
+use lnet_core::shard::{self, PoolUsage};
 use lnet_core::stats::{self, NiCounters, TypeCounts};
 use lnet_core::tunables::NetTunables;
 use lnet_model::Refusal;
@@ -17,8 +17,8 @@ use lnet_model::lnd::{NiFact, NiOption};
 use lnet_model::ni::NiOptions;
 use lnet_model::records::{
     Globals, LatencySummary, MessageCounts, NetRecord, NiHealth, NiRecord, NiStatus, NiTraffic, Parameters,
-    PeerCredits, PeerHealth, PeerNiRecord, PeerPage, PeerRecord, RoutePage, RouteRecord, RouteState,
-    RouteType, Statistics,
+    PeerCredits, PeerHealth, PeerNiRecord, PeerPage, PeerRecord, PoolRecord, RoutePage, RouteRecord,
+    RouteState, RouteType, RoutingRecord, RoutingState, Statistics,
 };
 use lnet_model::route::RouteSpec;
 use lnet_model::steering::{PortalPolicy, SteeringPolicy, SteeringRecord};
@@ -158,10 +158,11 @@ impl Control {
         let mut told = HashMap::<Nid, PeerSum>::new();
         let peers = self.on_shards(move |worker| {
             let shard = worker.shard();
-            nids.iter().filter_map(|nid| shard.peer(nid)).collect::<Vec<_>>()
+            let record = |nid| Some((shard.peer(nid)?, shard.router_credits(nid)));
+            nids.iter().filter_map(record).collect::<Vec<_>>()
         });
-        for peer in peers.await?.iter().flatten() {
-            told.entry(peer.nid).or_default().add(peer);
+        for (peer, routed) in peers.await?.iter().flatten() {
+            told.entry(peer.nid).or_default().add(peer, routed.unwrap_or_default());
         }
         let node = self.lnet.machine();
         let tunables = |nid: &Nid| {
@@ -229,6 +230,31 @@ impl Control {
         parameters
     }
 
+    /// Whether messages of others are forwarded.
+    pub(super) fn routing_state(&self) -> RoutingState {
+        match self.lnet.machine().router_state() {
+            RouterState::Off => RoutingState::Off,
+            RouterState::Starting => RoutingState::Starting,
+            RouterState::On => RoutingState::On,
+            RouterState::Stopping => RoutingState::Stopping,
+        }
+    }
+
+    /// Routing, with the pools of each shard if it was ever on.
+    pub(super) async fn routing_record(&self) -> Result<RoutingRecord, Refusal> {
+        let (state, was_router) = (self.routing_state(), self.lnet.machine().was_router());
+        if !was_router {
+            return Ok(RoutingRecord { state, cpts: Vec::new() });
+        }
+        let pools = self.on_shards(|worker| worker.shard().router_pools()).await?;
+        let record = |pool: PoolUsage| PoolRecord {
+            buffer_count: pool.buffers,
+            credits: pool.credits,
+            min_credits: pool.credits_min,
+        };
+        Ok(RoutingRecord { state, cpts: pools.into_iter().map(|pools| pools.map(record)).collect() })
+    }
+
     pub(super) fn steering_record(&self) -> SteeringRecord {
         let node = self.lnet.machine();
         let set = node.policies().iter().zip(0..).filter(|(word, _)| **word != PolicyWord::default());
@@ -259,10 +285,13 @@ struct PeerSum {
     taken: i64,
     /// The most that each shard ever had taken.
     taken_max: i64,
+    /// Likewise of router credits.
+    routed: i64,
+    routed_max: i64,
 }
 
 impl PeerSum {
-    fn add(&mut self, peer: &shard::PeerRecord) {
+    fn add(&mut self, peer: &shard::PeerRecord, [routed_total, routed, routed_min]: [i64; 3]) {
         self.counters += &peer.counters;
         self.queued_bytes += peer.queued_bytes;
         self.references += u64::from(peer.reference_count);
@@ -270,6 +299,8 @@ impl PeerSum {
         self.credits_max += max;
         self.taken += max - peer.credits;
         self.taken_max += max - peer.credits_min;
+        self.routed += routed_total - routed;
+        self.routed_max += routed_total - routed_min;
     }
 }
 
@@ -298,8 +329,8 @@ fn peer_ni_record(
             available_tx_credits: max - sum.taken,
             min_tx_credits: max - sum.taken_max,
             tx_queue_bytes: sum.queued_bytes,
-            available_rtr_credits: routed,
-            min_rtr_credits: routed,
+            available_rtr_credits: routed - sum.routed,
+            min_rtr_credits: routed - sum.routed_max,
             refcount: sum.references + 1,
         },
         traffic: traffic(&sum.counters),

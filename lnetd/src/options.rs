@@ -24,6 +24,8 @@ use crate::{group, sock};
 
 /// Most memory of a shard for what it knows of peers.
 const PEER_MEMORY_MAX: u64 = 1 << 32;
+/// Router buffers that there may be by default: more than LNet's pools have by default.
+const ROUTER_BUFFERS: u32 = 1 << 15;
 
 /// Receive queues of the interfaces that there is memory for in any case.
 const LEAST_QUEUES: [u32; 2] = [2, 2];
@@ -93,6 +95,11 @@ pub(crate) struct Options {
     /// behind; 16M is for some 4,700 peers that are busy at once, 72M for 20,000
     #[arg(long, value_name = "SIZE", value_parser = size, default_value = "16M")]
     peer_memory: u64,
+    /// Router buffers that there may be, in all pools together; their memory is taken while the node routes,
+    /// and without any it is no router
+    #[arg(long, default_value_t = ROUTER_BUFFERS, value_name = "COUNT",
+          value_parser = clap::value_parser!(u32).range(..=1 << 20))]
+    router_buffers: u32,
     /// Receive queues of nets over rings, and NIs over sockets, that there may be at once
     #[arg(long, default_value_t = NodeConfig::loopback().queues_max, value_name = "COUNT")]
     queues_max: u32,
@@ -167,7 +174,8 @@ impl Options {
             .lnd_timeout(lnd_timeout)
             .sock(sock)
             .frame_loss_per_million(self.frame_loss)
-            .limits(Limits { peers: self.peers()?, ..DAEMON_LIMITS });
+            .limits(Limits { peers: self.peers()?, ..DAEMON_LIMITS })
+            .router_buffers(self.router_buffers);
         let frames = match self.memory {
             FrameMemory::Auto => auto_frames(&config),
             FrameMemory::Bytes(bytes) => u32::try_from(bytes / u64::from(CHUNK_BYTES))

@@ -10,6 +10,7 @@
 //! there. So `lnetctl net show` is answered while an NI is being opened.
 
 mod follow;
+mod pools;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -97,6 +98,8 @@ struct Books {
     /// NIs whose interface is being followed.
     followed: HashSet<NiId>,
     refusals: HashMap<Nid, String>,
+    /// Whether shards may have router buffers.
+    has_router_buffers: bool,
     /// What answers pings.
     posted: Vec<Posted>,
     traffic: SeenTraffic,
@@ -135,6 +138,9 @@ enum Done {
     },
     Closed {
         ni: NiId,
+    },
+    Pools {
+        result: Result<(), DriverError>,
     },
     Answered {
         ping: PingId,
@@ -319,6 +325,7 @@ impl Runner {
                 books.nis.remove(&ni.0);
                 machine.handle_report(now, Report::Closed { ni });
             }
+            Done::Pools { result } => machine.handle_report(now, Report::Pools { result }),
             Done::Answered { ping, result } => {
                 books.gets.remove(&ping);
                 match result {
@@ -459,6 +466,7 @@ async fn drive(core: &Arc<Core>) -> Result<(), LnetError> {
                 }
                 core.follow_traffic().await?;
                 core.follow_peers().await?;
+                core.follow_router().await?;
                 core.log_peers().await?;
             }
         }
@@ -515,6 +523,8 @@ async fn settle(core: &Arc<Core>, work: &Work) -> Result<(), LnetError> {
         }
         let action = core.runner.machine().poll_action();
         match action {
+            // Before pools that a later action makes.
+            Some(Action::DropPools) => core.drop_pools().await?,
             Some(action) => carry_out(core, action, work),
             None => return Ok(()),
         }
@@ -578,7 +588,8 @@ fn carry_out(core: &Arc<Core>, action: Action<LndOptions>, work: &Work) {
                 warn!(portal, %error, "frames are not steered by the portal's new policy");
             }
         }
-        Action::Pools(_) | Action::DropPools => unreachable!("a node without room for router buffers routes"),
+        Action::Pools(totals) => work.push(Box::pin(pools::make(Arc::clone(core), totals))),
+        Action::DropPools => unreachable!("the caller drops them"),
         Action::Done { request, result } => {
             let waiter = books().waiting.remove(&request);
             // What asked may be gone.

@@ -49,7 +49,7 @@ impl LoLnd {
             ni,
             is_open: false,
             first_rx: 0,
-            submitted: VecDeque::with_capacity(limits.transmits() as usize),
+            submitted: VecDeque::with_capacity((limits.requests + limits.responses) as usize),
             idle: (0..names).rev().map(RxId).collect(),
             delayed: (0..names).map(|_| None).collect(),
             resumed: VecDeque::with_capacity(names as usize),

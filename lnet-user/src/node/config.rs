@@ -14,6 +14,7 @@ use lnet_io::reactor::ReactorChoice;
 use lnet_io::xsk::RingSizes;
 use lnet_model::lnd::{LndRow, NiOption, TCP};
 use lnet_model::ni::{Lnd, NiOptions};
+use lnet_model::pool::PoolKind;
 use lnet_tcp_proto::SockTunables;
 use lnet_wire::Nid;
 use lnet_wire::steer::Policy;
@@ -38,7 +39,7 @@ pub const DAEMON_LIMITS: Limits = Limits {
     spare_events: 1 << 11,
     requests: 1 << 10,
     responses: 1 << 10,
-    forwards: 0,
+    forwards: Limits::DEFAULT.forwards,
     incoming: 1 << 10,
     delayed: 1 << 8,
     peers: Limits::peers_in(16 << 20, PEER_BYTES),
@@ -295,6 +296,25 @@ impl NodeConfig {
         Ok(self)
     }
 
+    /// Sets how many router buffers there may be, in all pools and shards together: [`Limits::forwards`] of
+    /// the number of shards that it has now.
+    #[must_use]
+    pub fn router_buffers(mut self, count: u32) -> Self {
+        let share = count.div_ceil(self.shards.max(1));
+        self.limits.forwards = if count == 0 { 0 } else { share + self.rounded_buffers() };
+        self
+    }
+
+    /// Router buffers that there may be, in all pools and shards together.
+    pub(super) fn router_buffers_max(&self) -> u32 {
+        self.limits.forwards.saturating_sub(self.rounded_buffers()).saturating_mul(self.shards)
+    }
+
+    /// Buffers that a shard may have beyond an even share of all, since that of each pool is rounded up.
+    const fn rounded_buffers(&self) -> u32 {
+        if self.shards > 1 { PoolKind::ALL.len() as u32 - 1 } else { 0 }
+    }
+
     /// Frames that a node of this configuration needs for so many interfaces over rings with so many receive
     /// queues in all: a value for [`XdpConfig::frames`].
     #[must_use]
@@ -308,6 +328,20 @@ mod tests {
     use lnet_model::lnd::{IN_PROCESS, XDP};
 
     use super::*;
+
+    #[test]
+    fn all_router_buffers_have_room_whatever_their_shares() {
+        for shards in [1, 2, 3, 7, 64] {
+            let config = NodeConfig::loopback().shards(shards);
+            assert_eq!(config.clone().router_buffers(0).router_buffers_max(), 0);
+            for pools in [[1, 1, 1], [2048, 16384, 1024], [5, 64, 65], [1, 129, 193]] {
+                let config = config.clone().router_buffers(pools.iter().sum());
+                assert!(config.router_buffers_max() >= pools.iter().sum());
+                let share: u32 = pools.iter().map(|pool: &u32| pool.div_ceil(shards)).sum();
+                assert!(share <= config.limits.forwards, "{shards} shards: {pools:?}");
+            }
+        }
+    }
 
     #[test]
     fn an_ni_has_the_facts_of_the_lnd_that_drives_it_and_the_options_of_its_net() {

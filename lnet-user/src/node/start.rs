@@ -88,6 +88,7 @@ pub(super) fn new_machine(
     let core = node::NodeConfig {
         policies,
         locks_announced: config.lock_prim_nid,
+        router_buffers_max: config.router_buffers_max(),
         ..node::NodeConfig::new(config.shards as u8, slots, &nets)
     };
     let machine = Machine::new(core);

@@ -9,6 +9,7 @@ mod deputy;
 mod fate;
 mod handover;
 mod mesh;
+mod pools;
 mod ports;
 mod spin;
 mod steering;

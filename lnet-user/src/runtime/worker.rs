@@ -22,6 +22,7 @@ use thiserror::Error;
 
 use super::clock::Clock;
 use super::mesh::MeshEnd;
+use super::pools::RouterBuffers;
 use super::steering::{SteeringError, check_entry};
 use super::turn::IdlePolls;
 use crate::lnd::{Lnds, ShardPort};
@@ -94,6 +95,7 @@ pub struct Worker {
     pub(super) lnd: Lnds,
     pub(super) mesh: MeshEnd,
     pub(super) memory: Memory,
+    pub(super) router_buffers: RouterBuffers,
     pub(super) clock: Clock,
     /// Time of the last look at the clock.
     looked_at: Instant,
@@ -133,6 +135,7 @@ impl Worker {
             lnd,
             mesh,
             memory,
+            router_buffers: RouterBuffers::default(),
             clock: Clock::of_process().clone(),
             looked_at: Instant(0),
             waker: waiter.waker(),
@@ -187,6 +190,11 @@ impl Worker {
     /// A gateway that is taken for dead, and the net of what has come by it, once ([`Shard::poll_foreign`]).
     pub(crate) fn poll_foreign(&mut self) -> Option<(Nid, Net)> {
         self.shard.poll_foreign()
+    }
+
+    /// An NI that another node has pinged, while this one routes ([`Shard::poll_pinged`]).
+    pub(crate) fn poll_pinged(&mut self) -> Option<NiId> {
+        self.shard.poll_pinged()
     }
 
     /// A NID from which a request waits for a name, once ([`Shard::poll_waiting`]).

@@ -19,6 +19,7 @@ mod pushes;
 mod queues;
 mod readme;
 mod requests;
+mod router;
 mod rpc;
 mod stress;
 mod tasks;

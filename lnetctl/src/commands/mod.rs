@@ -38,7 +38,7 @@ pub(crate) enum Command {
     /// Routes to nets that other nodes are on
     #[command(subcommand, arg_required_else_help = true)]
     Route(route::RouteCommand),
-    /// Routing: whether the node forwards messages between nets, which this version does not
+    /// Routing: whether the node forwards messages between nets, and its pools of buffers
     #[command(subcommand, arg_required_else_help = true)]
     Routing(route::RoutingCommand),
     /// Peers

@@ -56,8 +56,8 @@ pub(crate) enum GlobalCommand {
 
 #[derive(Debug, Args)]
 pub(crate) struct SetArgs {
-    /// Name of the tunable: one of `global show`; `routing` (only 0), or the size of a pool of buffers, such
-    /// as `tiny_buffers`, which has no effect while routing is off
+    /// Name of the tunable: one of `global show`; `routing`, or the size of a pool of buffers, such as
+    /// `tiny_buffers`, which has no effect while routing is off
     #[arg(value_parser = settable(), hide_possible_values = true)]
     pub(crate) name: String,
     /// Its value

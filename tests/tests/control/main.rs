@@ -31,6 +31,7 @@ mod peers;
 mod queues;
 mod rails;
 mod replay;
+mod router;
 mod routes;
 mod run;
 #[allow(dead_code, reason = "the tests of the machine use the rest")]

@@ -82,14 +82,16 @@ impl Core {
             let came_from: Vec<_> = std::iter::from_fn(|| worker.poll_came_from()).collect();
             let waiting: Vec<_> = std::iter::from_fn(|| worker.poll_waiting()).collect();
             let foreign: Vec<_> = std::iter::from_fn(|| worker.poll_foreign()).collect();
+            let pinged: Vec<_> = std::iter::from_fn(|| worker.poll_pinged()).collect();
             let paths: Vec<_> = std::iter::from_fn(|| worker.poll_paths()).collect();
             let health: Vec<_> = std::iter::from_fn(|| worker.poll_health()).collect();
-            (wanted, (came_from, waiting, foreign), paths, health)
+            (wanted, (came_from, waiting, foreign), pinged, paths, health)
         });
         let told = told.await?;
         let mut machine = self.runner.machine();
         let now = self.runner.clock.now();
-        for (wanted, (came_from, waiting, foreign), paths, health) in told {
+        for (wanted, (came_from, waiting, foreign), pinged, paths, health) in told {
+            pinged.into_iter().for_each(|ni| machine.handle_report(now, Report::Pinged { ni }));
             for (nid, address) in came_from {
                 machine.handle_report(now, Report::CameFrom { nid, address });
             }
