@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use lnet_control::client::ClientError;
-use lnet_control::document::{self, Failure, Yaml};
+use lnet_control::document::{self, Failure, Map};
 use lnet_model::ni::HEALTH_MAX;
 use lnet_model::pattern::UdspPattern;
 use lnet_model::{Errno, Refusal};
@@ -55,10 +55,17 @@ impl CommandError {
         self.failures.iter().map(|failure| failure.message.as_str())
     }
 
-    /// The error document.
-    pub(crate) fn document(&self) -> String {
-        let text = Yaml(&document::failures(self.operation, &self.failures)).to_string();
-        if self.is_positive { text.replace("errno: -", "errno: ") } else { text }
+    /// The error document; nothing where it has been printed.
+    pub(crate) fn document(&self) -> Map {
+        let mut document = document::failures(self.operation, &self.failures);
+        let errors = document.values_mut().flat_map(|errors| errors.as_array_mut().into_iter().flatten());
+        for errno in errors.filter_map(|error| error.get_mut(self.failures.first()?.entity)?.get_mut("errno"))
+        {
+            if self.is_positive {
+                *errno = errno.as_i64().unwrap_or_default().abs().into();
+            }
+        }
+        document
     }
 }
 
@@ -189,12 +196,15 @@ impl Task {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use lnet_control::document::Yaml;
 
     #[test]
     fn a_number_that_is_none_is_told_what_is_expected() {
         let task = Task { operation: "set", entity: "net" };
-        let said =
-            |text: &str, range| task.number::<i64>("peer-credits", text, range).unwrap_err().document();
+        let said = |text: &str, range| {
+            let error = task.number::<i64>("peer-credits", text, range).unwrap_err();
+            Yaml(&error.document()).to_string()
+        };
         for (range, expected) in [
             (i64::MIN..=i64::MAX, "a number is expected"),
             (i64::MIN..=127, "a number up to 127 is expected"),

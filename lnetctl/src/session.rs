@@ -68,7 +68,11 @@ impl Session {
         match commands::run(&mut daemon, command) {
             Ok(()) => 0,
             Err(error) => {
-                eprint_text(&error.document());
+                let document = error.document();
+                // Pings have told theirs already.
+                if !document.is_empty() {
+                    eprint_text(&daemon.text(&document));
+                }
                 // A connection is good for further requests only if nothing went wrong with it.
                 self.client = None;
                 error.status()

@@ -6,6 +6,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser};
+use lnet_control::document::Yaml;
 use lnet_model::Errno;
 use lnet_model::pattern::escaped;
 
@@ -76,7 +77,8 @@ pub(crate) fn unknown_command(line: &str, word: &str) -> String {
     match UNSUPPORTED.iter().find(|(path, _)| is_it(path)) {
         Some((path, what)) => {
             let entity = path.split(' ').next().unwrap_or(path);
-            Task::new("parser", entity).error(Errno::OPNOTSUPP, format!("'{path}': {what}")).document()
+            let error = Task::new("parser", entity).error(Errno::OPNOTSUPP, format!("'{path}': {what}"));
+            Yaml(&error.document()).to_string()
         }
         None => {
             let word = escaped(word);

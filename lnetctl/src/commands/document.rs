@@ -113,6 +113,18 @@ pub(super) fn import(daemon: &mut Daemon<'_>, args: &ImportArgs) -> Result<()> {
     }
 }
 
+/// Tells the mistakes of a document, or how many things it asks for. Whether a node can do them is not asked.
+pub(super) fn check(daemon: &Daemon<'_>, file: Option<&Path>) -> Result<()> {
+    let task = Task::new("check", "check");
+    let file = file.filter(|file| *file != Path::new("-"));
+    let name = file.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
+    let text = read(task, file, &name)?;
+    let document = document::parse(&text, Mode::Add).map_err(|errors| document_errors("check", &errors))?;
+    let told = json!({"check": {"file": name, "items": document.items.len()}});
+    daemon.print(told.as_object().unwrap_or(&document::Map::new()));
+    Ok(())
+}
+
 /// The text of a file, or of standard input.
 fn read(task: Task, path: Option<&Path>, name: &str) -> Result<String> {
     let cannot = |what: &str, error: &io::Error| {

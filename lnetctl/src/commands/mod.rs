@@ -16,6 +16,7 @@ mod selection;
 mod simple;
 mod steering;
 mod udsp;
+mod watch;
 
 use clap::{CommandFactory, Subcommand};
 
@@ -113,6 +114,15 @@ pub(crate) enum Command {
                       node.yaml"
     )]
     Import(document::ImportArgs),
+    /// Read a YAML document as `import` would, without a daemon, and tell its mistakes
+    #[command(after_help = "Examples:\n  lnetctl check node.yaml\n  lnetctl check < node.yaml")]
+    Check {
+        /// The document [default: standard input]
+        file: Option<std::path::PathBuf>,
+    },
+    /// Print what changes on the node, as it does: NIs, health, peers, routes, rules, tunables
+    #[command(after_help = "Examples:\n  lnetctl watch\n  lnetctl watch --json --seconds 60")]
+    Watch(watch::WatchArgs),
     /// Print completions for a shell
     #[command(hide = true)]
     Completions {
@@ -153,6 +163,8 @@ pub(crate) fn run(daemon: &mut Daemon<'_>, command: Command) -> Result<()> {
         Command::Load(command) => load::run(daemon, command),
         Command::Export(args) => document::export(daemon, &args),
         Command::Import(args) => document::import(daemon, &args),
+        Command::Check { file } => document::check(daemon, file.as_deref()),
+        Command::Watch(args) => watch::run(daemon, &args),
         Command::Completions { shell } => {
             generate::completions(Cli::command(), shell);
             Ok(())

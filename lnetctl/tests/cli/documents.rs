@@ -125,6 +125,8 @@ fn what_is_shown_is_shown_as_json_with_the_same_keys() {
     assert_eq!(node.good(list), told);
     let planned = node.good_with("import --dry-run --json", "global:\n    retry_count: 3\n");
     assert_eq!(planned, "{\"changes\":[\"~ global retry_count: 2 -> 3\"]}\n");
+    node.bad("net show --net frob --json", 234, &["{\"show\":[{\"net\":{\"errno\":-"]);
+    node.bad("udsp del --idx 99 --json", 234, &["errno"]);
     assert_eq!(node.good("debug peer --nid 10.77.0.12@tcp --json"), "");
     // JSON is YAML.
     let json = node.good("export --backup --json");

@@ -12,4 +12,6 @@ mod peers;
 mod reference;
 mod routes;
 mod run;
+mod schema;
 mod session;
+mod watched;

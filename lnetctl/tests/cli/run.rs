@@ -12,6 +12,7 @@ use lnet_control::server::{self, Access, Listener, ServerLimits};
 use tokio::sync::oneshot;
 
 use crate::model::{Model, Served};
+use crate::schema;
 
 /// A node in memory with its server, in a thread of its own.
 pub(crate) struct Node {
@@ -78,6 +79,9 @@ impl Node {
     pub(crate) fn good_with(&self, words: &str, stdin: &str) -> String {
         let ran = self.run_with(words, stdin);
         assert!(ran.status == 0 && ran.stderr.is_empty(), "lnetctl {words}: {ran:?}");
+        if words.ends_with("--json") {
+            schema::check(&ran.stdout);
+        }
         ran.stdout
     }
 
@@ -90,6 +94,9 @@ impl Node {
         let ran = self.run_with(words, stdin);
         let fits = expected.iter().all(|expected| ran.stderr.contains(expected));
         assert!(ran.status == status && ran.stdout.is_empty() && fits, "lnetctl {words}: {ran:?}");
+        if words.ends_with("--json") {
+            schema::check(&ran.stderr);
+        }
     }
 
     pub(crate) fn file(&self, name: &str, text: &str) -> PathBuf {
