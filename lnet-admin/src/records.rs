@@ -39,19 +39,22 @@ impl Control {
     pub(super) async fn net_records(&self) -> Result<Vec<NetRecord>, Refusal> {
         self.lnet.follow_shards().await.map_err(|error| stopped(&error))?;
         let slots = self.lnet.topology().nis().len() as u16;
-        let mut sums = HashMap::<u16, NiCounters>::new();
+        let mut sums = HashMap::<u16, (NiCounters, i64)>::new();
         let told = self.on_shards(move |worker| {
-            let record = |ni| Some((ni, worker.shard().ni_usage(NiId(ni))?.counters));
+            let record = |ni| Some((ni, worker.shard().ni_usage(NiId(ni))?));
             (0..slots).filter_map(record).collect::<Vec<_>>()
         });
-        for (ni, counters) in told.await?.iter().flatten() {
-            *sums.entry(*ni).or_default() += counters;
+        for (ni, usage) in told.await?.iter().flatten() {
+            let (counters, credits) = sums.entry(*ni).or_default();
+            *counters += &usage.counters;
+            *credits += usage.credits;
         }
-        let counters = |ni: NiId| sums.get(&ni.0).copied().unwrap_or_default();
+        let counters = |ni: NiId| sums.get(&ni.0).map(|(counters, _)| *counters).unwrap_or_default();
         let node = self.lnet.machine();
         let nets = node.nets().into_iter().map(|record| {
             let record_of = |config: &&NiConfig<LndOptions>| NiRecord {
                 udsp: local_info(node.rules(), &config.spec.nid),
+                available_credits: sums.get(&config.ni.0).map(|(_, credits)| *credits),
                 ..self.ni_record(config, &counters(config.ni), config.lnd_timeout(node.settings()))
             };
             let mut nis: Vec<_> = record.nis.iter().map(record_of).collect();
@@ -73,6 +76,7 @@ impl Control {
             is_chosen_by_nid: false,
             traffic: traffic(counters),
             health: NiHealth::default(),
+            available_credits: None,
             options: NiOptions::default(),
             timeout_s: 0,
             facts: self.node_facts(),

@@ -42,6 +42,9 @@ pub struct NiRecord {
     pub traffic: NiTraffic,
     /// Health.
     pub health: NiHealth,
+    /// Credits not in use, less the messages that wait for one, of all shards.
+    #[serde(default)]
+    pub available_credits: Option<i64>,
     /// Its options, each as it is; `lo` has none.
     pub options: NiOptions,
     /// Transmit timeout of its LND, seconds.

@@ -15,6 +15,7 @@ mod route;
 mod selection;
 mod simple;
 mod steering;
+mod top;
 mod udsp;
 mod watch;
 
@@ -123,6 +124,9 @@ pub(crate) enum Command {
     /// Print what changes on the node, as it does: NIs, health, peers, routes, rules, tunables
     #[command(after_help = "Examples:\n  lnetctl watch\n  lnetctl watch --json --seconds 60")]
     Watch(watch::WatchArgs),
+    /// Show NIs, peers and routes with what goes by them, as it goes; q ends it
+    #[command(after_help = "Examples:\n  lnetctl top\n  lnetctl top --once --interval 5000")]
+    Top(top::TopArgs),
     /// Print completions for a shell
     #[command(hide = true)]
     Completions {
@@ -165,6 +169,7 @@ pub(crate) fn run(daemon: &mut Daemon<'_>, command: Command) -> Result<()> {
         Command::Import(args) => document::import(daemon, &args),
         Command::Check { file } => document::check(daemon, file.as_deref()),
         Command::Watch(args) => watch::run(daemon, &args),
+        Command::Top(args) => top::run(daemon, &args),
         Command::Completions { shell } => {
             generate::completions(Cli::command(), shell);
             Ok(())

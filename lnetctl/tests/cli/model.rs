@@ -434,6 +434,7 @@ fn ni_record(
         is_chosen_by_nid,
         traffic: Default::default(),
         health: NiHealth { health_value, ..NiHealth::default() },
+        available_credits: options.get(NiOption::Credits),
         options,
         timeout_s: if options.lnd() == Some(Lnd::Tcp) { 50 } else { 49 },
         facts: match options.mode() {

@@ -1,4 +1,4 @@
-//! `check` and `watch`: files without a node, and what changes on one.
+//! `check`, `watch` and `top`: files without a node, what changes on one, and what goes by it.
 
 use std::io::{BufRead, BufReader, Lines};
 use std::process::{Child, ChildStdout, Command, Stdio};
@@ -87,4 +87,30 @@ fn what_changes_is_told() {
     assert!(lines.next().is_none());
     node.bad("watch --interval 1", 234, &["10 to 86400000"]);
     assert_eq!(node.good("watch --seconds 1 --interval 10"), "");
+}
+
+#[test]
+fn top_prints_a_picture_for_scripts() {
+    let node = configured();
+    node.good("net add --net tcp --if eth0");
+    node.good("peer add --prim_nid 10.77.0.12@tcp");
+    node.good("route add --net tcp7 --gateway 10.77.0.12@tcp");
+    let shown = node.good("top --once --interval 10");
+    let lines: Vec<_> =
+        shown.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let expected = [
+        "LNet: 2 NIs, 1 NIDs of peers, 1 routes; payload out 0B/s, in 0B/s",
+        "local NI state health credits sent/s recv/s out B/s in B/s drops/s",
+        "0@lo up 1000 0 0 0 0 0",
+        "10.77.0.11@tcp up 1000 256/256 0 0 0 0 0",
+        "route to by gateway state hops priority",
+        "tcp7 10.77.0.12@tcp down 1 0",
+        "peer NI state health credits sent/s recv/s out B/s in B/s queued",
+    ];
+    assert_eq!(lines[..7], expected, "{shown}");
+    assert!(lines.len() == 8 && lines[7].starts_with("10.77.0.12@tcp down "), "{shown}");
+    node.good("top --interval 10 --json");
+    node.bad("top", 255, &["no terminal", "--once"]);
+    node.good("lnet unconfigure");
+    node.bad("top --once", 234, &["errno: -100"]);
 }

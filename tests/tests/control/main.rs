@@ -14,6 +14,7 @@ mod crowd;
 mod deaf;
 mod dialler;
 mod dissected;
+mod documented;
 mod frames;
 mod hostile_floods;
 mod hostile_pushes;
@@ -37,6 +38,8 @@ mod run;
 #[allow(dead_code, reason = "the tests of the machine use the rest")]
 #[path = "../replay/said.rs"]
 mod said;
+#[path = "../../../lnetctl/tests/cli/schema.rs"]
+mod schema;
 mod selftest;
 mod served;
 mod starts;
