@@ -24,6 +24,7 @@ impl Control {
     /// Makes all changes of a batch, or none. One at a time.
     pub(super) async fn apply_batch(&self, batch: ChangeSet) -> Result<Vec<Effect>, Refusal> {
         let ChangeSet { changes, dry_run, generation } = batch;
+        let _changing = self.changing.lock().await;
         let now = self.generation.get();
         if generation.is_some_and(|planned| planned != now) {
             let message = "the node has changed since the changes were planned: plan them again";
@@ -52,6 +53,9 @@ impl Control {
         if let Err(refused) = self.change_core(plan.core, &plan.locations).await {
             self.is_configured.set(was_configured);
             return Err(refused);
+        }
+        if let Some(changes) = plan.start_up {
+            self.carried_out.replace(changes);
         }
         self.prefers_ipv6.set(plan.prefers_ipv6);
         self.lnet.set_lnd_defaults(plan.lnd);

@@ -1,7 +1,7 @@
 //! The control plane of a node, whose other modules say what it does.
 
-use std::cell::Cell;
-use std::path::PathBuf;
+use std::cell::{Cell, RefCell};
+use std::collections::HashSet;
 use std::pin::Pin;
 use std::time::Duration;
 
@@ -10,27 +10,30 @@ use lnet_model::Refusal;
 use lnet_model::ni::NiOptions;
 use lnet_model::parameter::ParameterValue;
 use lnet_model::records::{SelftestAnswer, SelftestRequest};
+use lnet_model::request::Change;
 use lnet_user::api::Lnet;
 use lnet_user::runtime::Worker;
 use lnet_wire::steer::{PORTALS, PolicyWord};
+use tokio::sync::Mutex;
 
 use super::error::{ControlError, stopped};
 use super::loads::Services;
+use super::sources::StartUp;
 
 /// How a node is controlled.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControlOptions {
     /// How long what is under way by an NI that goes may take.
     pub drain: Duration,
-    /// The document that `lnetctl lnet configure --all` carries out.
-    pub document: Option<PathBuf>,
+    /// What `lnetctl lnet configure --all` carries out.
+    pub start_up: StartUp,
     /// Parameters that are set at the start.
     pub parameters: Vec<ParameterValue>,
 }
 
 impl Default for ControlOptions {
     fn default() -> Self {
-        Self { drain: DRAIN_TIMEOUT, document: None, parameters: Vec::new() }
+        Self { drain: DRAIN_TIMEOUT, start_up: StartUp::default(), parameters: Vec::new() }
     }
 }
 
@@ -50,6 +53,12 @@ pub struct Control {
     pub(super) prefers_ipv6: Cell<bool>,
     /// Batches of changes that the node has been asked to make.
     pub(super) generation: Cell<u64>,
+    /// Held while a batch is made: clients and reloads take turns.
+    pub(super) changing: Mutex<()>,
+    /// What the log has told of the start-up.
+    pub(super) told: RefCell<HashSet<String>>,
+    /// What the node was configured by at its start, as it was last carried out.
+    pub(super) carried_out: RefCell<Vec<Change>>,
     /// What the node was started with.
     pub(super) defaults: Defaults,
     pub(super) console: Option<Box<dyn SelftestConsole>>,
@@ -84,6 +93,9 @@ impl Control {
             is_configured: Cell::new(lnet.topology().local_nis().count() > 1),
             prefers_ipv6: Cell::new(false),
             generation: Cell::new(0),
+            changing: Mutex::new(()),
+            told: RefCell::default(),
+            carried_out: RefCell::default(),
             defaults,
             console: None,
         })

@@ -9,6 +9,7 @@ use lnet_core::fault::DelayRule;
 use lnet_core::node::{Pinged, RequestError};
 use lnet_core::stats;
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
+use lnet_model::choice::InterfaceRecord;
 use lnet_model::fault::{DelayRuleRecord, DelaySpec, DropRuleRecord, RuleCounters};
 use lnet_model::records::{
     CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, Parameters, PeerPage,
@@ -29,6 +30,7 @@ use tracing::{info, warn};
 use super::control::Control;
 use super::error::stopped;
 use super::error::{blocking, refusal_of};
+use super::interfaces;
 use super::plan::not_configured;
 use super::records::statistics;
 use super::services::capture_refusal;
@@ -241,6 +243,10 @@ impl Handler for Control {
     async fn warnings(&self) -> Result<Vec<String>, Refusal> {
         self.check_configured()?;
         self.ni_warnings().await
+    }
+
+    async fn interfaces(&self, named: Vec<String>) -> Result<Vec<InterfaceRecord>, Refusal> {
+        blocking(move || interfaces::records(&named)).await?
     }
 
     async fn captures(&self) -> Result<Vec<CaptureRecord>, Refusal> {

@@ -2,12 +2,16 @@
 
 use std::net::IpAddr;
 
+use lnet_model::choice::InterfaceRecord;
 use lnet_model::ni::NiSpec;
 use lnet_model::{Errno, Refusal};
 use lnet_user::netlink::{Interface, NetlinkError, default_interfaces, interfaces};
 use lnet_wire::{Net, Nid};
 
 use super::error::{check_name, netlink_errno};
+
+/// Labels of aliases that are looked at in one request.
+const LABELS_MAX: usize = 128;
 
 /// An NI's interface and NID.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -59,6 +63,20 @@ pub(super) fn find(spec: &NiSpec, prefers_ipv6: bool) -> Result<NiLocation, Refu
     // The label of an alias stays the NI's.
     let interface = spec.interface.clone().unwrap_or(interface.name);
     Ok(NiLocation { nid, interface, is_chosen_by_nid })
+}
+
+/// The interfaces of the host but its loopback, and those of these names that are labels of aliases. Blocks
+/// for some netlink round trips.
+pub(super) fn records(named: &[String]) -> Result<Vec<InterfaceRecord>, Refusal> {
+    let record = |name: String, interface: Interface| InterfaceRecord {
+        name,
+        is_up: interface.enabled,
+        addresses: interface.addresses.into_iter().map(|(address, _)| address).collect(),
+    };
+    let present = interfaces().map_err(|error| Refusal::new(netlink_errno(&error), error.to_string()))?;
+    let labels = named.iter().filter(|name| name.contains(':')).take(LABELS_MAX);
+    let labels = labels.filter_map(|name| Some(record(name.clone(), Interface::by_name(name).ok()?)));
+    Ok(present.into_iter().map(|one| record(one.name.clone(), one)).chain(labels).collect())
 }
 
 /// Finds the interface that has a NID's address.

@@ -23,11 +23,15 @@ mod loads;
 mod metrics;
 mod plan;
 mod records;
+mod reload;
 mod serve;
 mod services;
+mod sources;
+mod start;
 mod subnets;
 mod udsp;
 
 pub use control::{Control, ControlOptions, SelftestConsole};
 pub use error::ControlError;
-pub use serve::{ServeOptions, serve};
+pub use serve::{ServeOptions, Signals, StartProgress, serve};
+pub use sources::StartUp;

@@ -1,26 +1,20 @@
 //! What a batch comes to: changes for the core, and those that the core does not know.
 
-use std::fmt::Display;
-use std::path::Path;
 use std::time::Duration;
 
-use lnet_control::client::errno_of;
-use lnet_control::document::{self, NodeState};
-use lnet_control::file;
 use lnet_core::fault::DelayRule;
 use lnet_core::node::{self, PeerEdit};
 use lnet_core::udsp::RuleEdit;
 use lnet_model::fault::DelaySpec;
 use lnet_model::lnd::{NiOption, OptionError, nets_of_lnds};
 use lnet_model::ni::{NiName, NiOptions, NiSpec};
-use lnet_model::records::{RoutingRecord, RoutingState};
+use lnet_model::records::RoutingState;
 use lnet_model::request::{Change, Effect, Staying};
 use lnet_model::steering::PortalPolicy;
 use lnet_model::{Errno, Refusal};
 use lnet_user::node::{LndDefaults, LndOptions, net_options};
 use lnet_user::{FaultEdit, FaultError, FaultRules};
 use lnet_wire::{Global, Net, Nid};
-use tracing::warn;
 
 use super::control::Control;
 use super::error::{ChangeLocation, blocking};
@@ -37,7 +31,7 @@ pub(super) struct ChangePlan {
     /// Where each change for the core comes from.
     pub(super) locations: Vec<ChangeLocation>,
     /// Where the start-up document says what is being planned.
-    in_document: Option<String>,
+    pub(super) in_document: Option<String>,
     /// The drop rules afterwards, and the way to them.
     rules: FaultRules,
     pub(super) fault_edits: Vec<FaultEdit>,
@@ -46,6 +40,8 @@ pub(super) struct ChangePlan {
     pub(super) options: Vec<(Nid, NiOption, i64)>,
     /// What NIs have that are added afterwards.
     pub(super) lnd: LndDefaults,
+    /// What the start-up asks for, where it is carried out.
+    pub(super) start_up: Option<Vec<Change>>,
     /// Whether the node is configured afterwards.
     pub(super) is_configured: bool,
     pub(super) prefers_ipv6: bool,
@@ -74,6 +70,7 @@ impl Control {
             resets_statistics: false,
             options: Vec::new(),
             lnd: self.lnet.lnd_defaults(),
+            start_up: None,
             is_configured: self.is_configured.get(),
             prefers_ipv6: self.prefers_ipv6.get(),
             outcomes: vec![Effect::Unchanged; changes.len()],
@@ -117,46 +114,18 @@ impl Control {
                 return Ok(Effect::Unchanged);
             }
             (plan.is_configured, plan.prefers_ipv6) = (true, large);
-            return match self.options.document.as_deref().filter(|_| all) {
-                Some(path) => self.plan_start_up(plan, position, path).await.map(Effect::leaving),
-                None => Ok(Effect::Changed),
-            };
+            if !all || self.options.start_up.is_empty() {
+                return Ok(Effect::Changed);
+            }
+            return self.plan_start_up(plan, position).await.map(Effect::leaving);
         }
         let outcome = self.plan_one(plan, position, change).await?;
         plan.told.extend(outcome.staying().iter().map(ToString::to_string));
         Ok(outcome)
     }
 
-    /// Plans what the start-up document says, and returns what stays as it was. All that cannot be is told at
-    /// once, each with its location.
-    async fn plan_start_up(
-        &self,
-        plan: &mut ChangePlan,
-        position: usize,
-        path: &Path,
-    ) -> Result<Vec<Staying>, Refusal> {
-        let (mut refused, mut left) = (Vec::new(), Vec::new());
-        for (location, change) in self.start_up(path).await? {
-            plan.in_document = Some(location.clone());
-            match self.plan_one(plan, position, &change).await {
-                Ok(outcome) => {
-                    let staying = outcome.staying();
-                    plan.told.extend(staying.iter().map(|staying| format!("{location}: {staying}")));
-                    left.extend_from_slice(staying);
-                }
-                Err(refusal) => {
-                    refused.push(Refusal::new(refusal.errno, format!("{location}: {}", refusal.message)));
-                }
-            }
-        }
-        plan.in_document = None;
-        let Some(first) = refused.first() else { return Ok(left) };
-        let lines: Vec<_> = refused.iter().map(|refusal| refusal.message.as_str()).collect();
-        Err(Refusal::new(first.errno, lines.join("\n")))
-    }
-
     /// Plans a change other than to configure the node.
-    async fn plan_one(
+    pub(super) async fn plan_one(
         &self,
         plan: &mut ChangePlan,
         position: usize,
@@ -380,42 +349,6 @@ impl Control {
             plan.locations.push(ChangeLocation { position, in_document: plan.in_document.clone() });
         }
         Ok(if is_so { Effect::Unchanged } else { Effect::Changed })
-    }
-
-    /// What the start-up document says, for a node that has nothing but `lo`.
-    async fn start_up(&self, path: &Path) -> Result<Vec<(String, Change)>, Refusal> {
-        let cannot = |errno, error: &dyn Display| {
-            let message = format!("cannot read the start-up document {}: {error}", path.display());
-            Refusal::new(errno, message)
-        };
-        let file = path.to_owned();
-        let read = blocking(move || file::read_regular(&file, document::DOCUMENT_BYTES_MAX)).await?;
-        let text = String::from_utf8(read.map_err(|error| cannot(errno_of(&error), &error))?)
-            .map_err(|error| cannot(Errno::INVAL, &format_args!("text in UTF-8 is expected: {error}")))?;
-        let state = NodeState {
-            nets: Vec::new(),
-            peers: Vec::new(),
-            routes: Vec::new(),
-            routing: RoutingRecord::default(),
-            globals: self.global_record(),
-            udsp: self.udsp_records(),
-            drop_rules: Vec::new(),
-            delay_rules: Vec::new(),
-            steering: self.steering_record(),
-        };
-        let wrong = |errors: Vec<document::DocumentError>| {
-            let errno = errors.first().map_or(Errno::INVAL, |error| error.errno);
-            let lines: Vec<_> = errors.iter().map(|error| format!("{}: {error}", path.display())).collect();
-            Refusal::new(errno, lines.join("\n"))
-        };
-        let document = document::parse(&text, document::Mode::Add).map_err(wrong)?;
-        if document.is_blank {
-            warn!(path = %path.display(), "the start-up document is empty");
-        }
-        let placed = |(item, change): (&document::Item, Change)| {
-            (format!("{}: {}: {}", path.display(), item.position, item.entity), change)
-        };
-        Ok(document.plan(&state).into_iter().map(placed).collect())
     }
 }
 

@@ -4,13 +4,15 @@ use std::future::pending;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::pin::pin;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use lnet_control::server::{self, Access, Listener, ServerLimits};
 use lnet_model::request::{Change, ChangeSet};
+use lnet_model::{Errno, Refusal};
 use lnet_user::api::Lnet;
 use lnet_wire::Parameter;
 use tokio::net::TcpListener;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
@@ -23,6 +25,9 @@ const DRAIN_SLACK: Duration = Duration::from_secs(1);
 /// Interval between looks at whether all gateways are checked.
 const GATEWAY_INTERVAL: Duration = Duration::from_millis(20);
 
+/// Interval between looks at whether what was absent at the start has come.
+const START_INTERVAL: Duration = Duration::from_millis(500);
+
 /// How a node is served.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServeOptions {
@@ -30,70 +35,107 @@ pub struct ServeOptions {
     pub socket: PathBuf,
     /// The group that may open it besides; `None` is the process's own.
     pub gid: Option<u32>,
-    /// What is done at the start: nothing, `lnet configure`, or, with a start-up document, `lnet configure
-    /// --all`.
+    /// What is done at the start: nothing, `lnet configure`, or, with a start-up, `lnet configure --all`.
     pub configures: bool,
     /// The address at which there are metrics for Prometheus.
     pub metrics: Option<SocketAddr>,
+    /// How long interfaces and addresses that the start-up names are waited for.
+    pub wait: Duration,
     /// How the node is controlled.
     pub control: ControlOptions,
+}
+
+/// What a node that is served tells of its start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StartProgress {
+    /// Clients can connect, and the start-up waits for what is absent.
+    Waiting(String),
+    /// All is done.
+    Ready,
+}
+
+/// What a node that is served is told from outside.
+#[derive(Debug)]
+pub struct Signals<S> {
+    /// Ready when the node is to end.
+    pub stop: S,
+    /// Has something when the start-up is to be read again.
+    pub reload: UnboundedReceiver<()>,
 }
 
 impl ServeOptions {
     /// A node that is not configured at the start, behind this socket.
     #[must_use]
     pub fn new(socket: PathBuf) -> Self {
-        Self { socket, gid: None, configures: false, metrics: None, control: ControlOptions::default() }
+        Self {
+            socket,
+            gid: None,
+            configures: false,
+            metrics: None,
+            wait: Duration::ZERO,
+            control: ControlOptions::default(),
+        }
     }
 }
 
-/// Serves a node on a control socket until `stop` is ready, with this console for tests; `ready` is called
-/// when clients can connect, the start-up document is carried out, and gateways are checked where that is
-/// demanded. Then the node's NIs go, with the time to drain that the options give. The calling thread is in
-/// the node's network namespace; it runs an async runtime of its own.
+/// Serves a node on a control socket until the signal to stop, with this console for tests; `progress` is
+/// told when the start-up is carried out, and gateways are checked where that is demanded. What the start-up
+/// names and is absent is waited for as long as the options say; clients are served meanwhile. In the end the
+/// node's NIs go, with the time to drain that the options give. The calling thread is in the node's network
+/// namespace; it runs an async runtime of its own.
 ///
 /// # Errors
-/// [`ControlError`]: the socket cannot be had, the start-up document is wrong, or a shard has ended.
+/// [`ControlError`]: the socket cannot be had, the start-up is wrong, or a shard has ended.
 pub fn serve(
     lnet: &Lnet,
     options: &ServeOptions,
     console: Option<Box<dyn SelftestConsole>>,
-    ready: impl FnOnce(),
-    stop: impl Future<Output = ()>,
+    progress: impl Fn(StartProgress),
+    signals: Signals<impl Future<Output = ()>>,
 ) -> Result<(), ControlError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .thread_name("lnet-control")
         .enable_all()
         .build()
         .map_err(ControlError::Runtime)?;
+    let Signals { stop, mut reload } = signals;
     runtime.block_on(async {
         let listener = Listener::bind(&options.socket, Access { gid: options.gid })?;
         let scraped = options.metrics.map(listen).transpose()?;
         let control = Control { console, ..Control::new(lnet, options.control.clone())? };
-        let served = async {
-            let parameters = &options.control.parameters;
-            let mut changes: Vec<Change> = parameters.iter().map(|set| set.change()).collect();
-            if options.configures {
-                let all = options.control.document.is_some();
-                changes.push(Change::Configure { all, large: false });
-            }
-            if !changes.is_empty() {
-                control.apply_batch(ChangeSet { changes, dry_run: false, generation: None }).await?;
-            }
-            let mut stop = pin!(stop);
-            tokio::select! {
-                () = control.await_gateways() => {}
-                () = &mut stop => {
-                    control.shut_down().await;
-                    return Ok(());
-                }
-            }
+        let ready = || {
             // First: who reads the line may send a signal at once.
-            ready();
+            progress(StartProgress::Ready);
             info!(socket = %options.socket.display(), "ready");
+        };
+        let served = async {
+            let absent = control.start(options).await?;
+            let mut stop = pin!(stop);
+            if absent.is_none() {
+                tokio::select! {
+                    () = control.await_gateways() => {}
+                    () = &mut stop => {
+                        control.shut_down().await;
+                        return Ok(());
+                    }
+                }
+                ready();
+            }
+            let begun = async {
+                if let Some(absent) = absent {
+                    control.start_later(options, absent, &progress).await?;
+                    control.await_gateways().await;
+                    ready();
+                }
+                while reload.recv().await.is_some() {
+                    control.reload().await;
+                }
+                pending().await
+            };
             tokio::select! {
                 () = server::serve(listener, ServerLimits::default(), &control, &mut stop) => {}
                 () = control.tell_metrics(scraped.as_ref()) => {}
+                failed = begun => return failed,
             }
             control.shut_down().await;
             Ok(())
@@ -115,12 +157,65 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ControlError> {
     Ok(listener)
 }
 
+/// What is done at the start.
+fn first_changes(options: &ServeOptions) -> Vec<Change> {
+    let parameters = &options.control.parameters;
+    let mut changes: Vec<Change> = parameters.iter().map(|set| set.change()).collect();
+    if options.configures {
+        changes.push(Change::Configure { all: !options.control.start_up.is_empty(), large: false });
+    }
+    changes
+}
+
 impl Control {
     /// Tells metrics, without end.
     async fn tell_metrics(&self, listener: Option<&TcpListener>) {
         match listener {
             Some(listener) => metrics::serve(listener, self).await,
             None => pending().await,
+        }
+    }
+
+    /// Does what is to be done at the start; the refusal where something is absent that is waited for.
+    async fn start(&self, options: &ServeOptions) -> Result<Option<Refusal>, ControlError> {
+        let changes = first_changes(options);
+        if changes.is_empty() {
+            return Ok(None);
+        }
+        match self.apply_batch(ChangeSet { changes, dry_run: false, generation: None }).await {
+            Ok(_) => Ok(None),
+            Err(refusal) if refusal.errno == Errno::NETDOWN && !options.wait.is_zero() => Ok(Some(refusal)),
+            Err(refusal) => Err(refusal.into()),
+        }
+    }
+
+    /// Tries again and again what is to be done at the start, until nothing is absent.
+    async fn start_later(
+        &self,
+        options: &ServeOptions,
+        mut absent: Refusal,
+        progress: &impl Fn(StartProgress),
+    ) -> Result<(), ControlError> {
+        let begun = Instant::now();
+        let mut told = String::new();
+        loop {
+            if told != absent.message {
+                told.clone_from(&absent.message);
+                warn!(wait = ?options.wait, "the start waits for what is absent: {told}");
+            }
+            progress(StartProgress::Waiting(absent.message));
+            if begun.elapsed() >= options.wait {
+                let message = format!("{told}: absent for {:?} (--wait)", options.wait);
+                return Err(Refusal::new(Errno::NETDOWN, message).into());
+            }
+            sleep(START_INTERVAL).await;
+            match self.start(options).await? {
+                Some(refusal) => absent = refusal,
+                None => {
+                    info!(after = ?begun.elapsed(), "nothing is absent any more");
+                    return Ok(());
+                }
+            }
         }
     }
 

@@ -12,6 +12,7 @@ mod table;
 pub mod client;
 pub mod document;
 pub mod file;
+pub mod legacy;
 pub mod output;
 pub mod path;
 pub mod protocol;

@@ -2,6 +2,7 @@
 
 use lnet_model::Refusal;
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
+use lnet_model::choice::InterfaceRecord;
 use lnet_model::fault::{DelayRuleRecord, DropRuleRecord};
 use lnet_model::records::{
     CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, LoadRole, NetRecord, Parameters, PeerPage,

@@ -41,6 +41,9 @@ macro_rules! requests {
             read Explain: explain(nid: NidText) -> ExplainRecord;
             /// The CPTs (shards) that NIDs belong to, in their order.
             read CptsOf: cpts_of(nids: Vec<NidText>) -> Vec<CptRecord>;
+            /// Interfaces of its host but the loopback, and those of these names that are labels of aliases.
+            /// It has them also while it is not configured.
+            read Interfaces: interfaces(named: Vec<String>) -> Vec<InterfaceRecord>;
             /// Its captures, running and ended.
             read Captures: captures() -> Vec<CaptureRecord>;
             /// Where the frames of its xdp nets went.

@@ -14,6 +14,7 @@ extern crate std;
 #[macro_use]
 mod words;
 pub mod capture;
+pub mod choice;
 mod errno;
 pub mod fault;
 pub mod lnd;

@@ -84,7 +84,7 @@ fn run(options: &Options) -> Result<()> {
     // Before any thread, so that signals are ours from the start.
     raise_descriptor_limit();
     let is_ready = Arc::new(AtomicBool::new(false));
-    let stop = signals::stop(Arc::clone(&is_ready))?;
+    let signals = signals::signals(Arc::clone(&is_ready))?;
     let serve_options = options.serve()?;
     let config = options.node()?;
     let lnet = Lnet::start_on(&config, &options.threads()?)?;
@@ -98,11 +98,11 @@ fn run(options: &Options) -> Result<()> {
     let selftest = options.selftest.then(|| Selftest::start(&lnet)).transpose();
     let selftest = selftest.context("--selftest")?;
     let console = selftest.as_ref().map(|selftest| Box::new(Console(selftest.console())) as _);
-    let ready = || {
+    let progress = |progress| {
         is_ready.store(true, Ordering::Release);
-        notify::ready();
+        notify::tell(&progress);
     };
-    serve(&lnet, &serve_options, console, ready, stop)?;
+    serve(&lnet, &serve_options, console, progress, signals)?;
     Ok(())
 }
 

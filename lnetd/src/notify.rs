@@ -5,16 +5,31 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
+use lnet_admin::StartProgress;
 use tracing::warn;
 
-/// Tells the service manager that clients can connect, if there is one.
-pub(crate) fn ready() {
+/// Microseconds for which a start that waits goes on at least.
+const WAITING_US: u32 = 30_000_000;
+
+/// Tells the service manager, if there is one, that all is done, or that the start goes on and what it waits
+/// for.
+pub(crate) fn tell(progress: &StartProgress) {
+    match progress {
+        StartProgress::Ready => send(b"READY=1"),
+        StartProgress::Waiting(absent) => {
+            let absent = absent.lines().next().unwrap_or_default();
+            send(format!("EXTEND_TIMEOUT_USEC={WAITING_US}\nSTATUS=waits: {absent}").as_bytes());
+        }
+    }
+}
+
+fn send(state: &[u8]) {
     let Some(path) = env::var_os("NOTIFY_SOCKET") else { return };
     let address = match path.as_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),
         None => SocketAddr::from_pathname(&path),
     };
-    let told = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(b"READY=1", &address));
+    let told = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state, &address));
     if let Err(error) = told {
         warn!(%error, ?path, "the service manager is not told");
     }

@@ -7,9 +7,10 @@ use std::time::Duration;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{ArgGroup, Parser};
-use lnet_admin::{ControlOptions, ServeOptions};
+use lnet_admin::{ControlOptions, ServeOptions, StartUp};
 use lnet_control::document::DOCUMENT_BYTES_MAX;
 use lnet_control::file;
+use lnet_control::legacy::LegacyKind;
 use lnet_control::path::{self, DEFAULT_NODE};
 use lnet_model::parameter::ParameterValue;
 use lnet_user::api::Threads;
@@ -41,13 +42,16 @@ Examples:
   lnetd --name test --mode socket        no privileges: UDP sockets; nets need `--port` from 1024 up
   lnetd --config /etc/lnet.yaml --selftest  and a node that `lst` of others can test
   lnetd --sock accept=all                tcp nets that take peers without a privileged port
+  lnetd --modprobe /etc/modprobe.d       with the strings of LNet's kernel module
 
-SIGTERM and SIGINT end it in order, a second one at once.";
+SIGTERM and SIGINT end it in order, a second one at once. SIGHUP carries out what has changed in the
+document and the files.";
 
 /// A node of LNet in userspace.
 #[derive(Parser, Debug)]
-#[command(version, about, after_help = format!("{}\n\n{EXAMPLES}", *sock::HELP))]
-#[command(group(ArgGroup::new("start").args(["config", "configure"])))]
+#[command(version, about, args_override_self = true, after_help = format!("{}\n\n{EXAMPLES}", *sock::HELP))]
+#[command(group(ArgGroup::new("start").args(["config", "networks", "ip2nets", "routes", "modprobe"]).multiple(true)
+    .conflicts_with("configure")))]
 pub(crate) struct Options {
     /// The node's name: its control socket is NAME.sock in /run/lnet, or in $XDG_RUNTIME_DIR/lnet for others
     /// than root
@@ -67,6 +71,23 @@ pub(crate) struct Options {
     /// after `lnet unconfigure`
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Nets at the start, as LNet's kernel module has them: tcp(eth0),xdp(eth1)
+    #[arg(long, value_name = "STRING", conflicts_with = "ip2nets")]
+    networks: Option<String>,
+    /// Nets at the start by the addresses of the host: 'tcp(eth0) 10.0.0.*; xdp 10.1.*.*'
+    #[arg(long, value_name = "STRING")]
+    ip2nets: Option<String>,
+    /// Routes at the start: 'o2ib 10.0.0.[1-4]@tcp; tcp2 2 10.0.0.9@tcp:1'
+    #[arg(long, value_name = "STRING")]
+    routes: Option<String>,
+    /// File of modprobe whose `options lnet` the node has at the start, or a directory of them, such as
+    /// /etc/modprobe.d; as often as there are some
+    #[arg(long, value_name = "PATH")]
+    modprobe: Vec<PathBuf>,
+    /// Seconds that the start waits for interfaces and addresses which are not there yet; clients are served
+    /// meanwhile
+    #[arg(long, default_value_t = 0, value_name = "SECONDS")]
+    wait: u32,
     /// Configure the node at the start, with nothing but `lo`
     #[arg(long)]
     configure: bool,
@@ -214,13 +235,31 @@ impl Options {
                 .with_context(|| format!("--config {}", path.display()))?;
         }
         let drain = Duration::from_secs(self.drain.into());
+        let start_up = self.start_up();
         Ok(ServeOptions {
             gid,
-            configures: self.configure || self.config.is_some(),
-            control: ControlOptions { drain, document: self.config.clone(), parameters: self.param.clone() },
+            configures: self.configure || !start_up.is_empty(),
+            wait: Duration::from_secs(self.wait.into()),
+            control: ControlOptions { drain, start_up, parameters: self.param.clone() },
             metrics: self.metrics,
             ..ServeOptions::new(socket)
         })
+    }
+
+    fn start_up(&self) -> StartUp {
+        let strings = LegacyKind::ALL.map(|kind| {
+            let text = match kind {
+                LegacyKind::Networks => &self.networks,
+                LegacyKind::Ip2nets => &self.ip2nets,
+                LegacyKind::Routes => &self.routes,
+            };
+            Some((kind, text.clone()?))
+        });
+        StartUp {
+            document: self.config.clone(),
+            modprobe: self.modprobe.clone(),
+            strings: strings.into_iter().flatten().collect(),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! it; what this node cannot do is refused by name, never passed over; what an export prints is read back to
 //! the state that it was taken from. Source of keys and shapes: `lnet/utils/lnetconfig`.
 
+mod choose;
 mod diff;
 mod output;
 mod plan;
@@ -14,6 +15,7 @@ mod tree;
 #[cfg(test)]
 mod tests;
 use lnet_model::Errno;
+use lnet_model::choice::{ChoiceForm, NetChoice};
 use lnet_model::request::{Change, PingRequest};
 use lnet_wire::{Global, Net, Nid};
 use thiserror::Error;
@@ -95,6 +97,15 @@ pub enum Instruction {
         nids: Vec<Nid>,
         /// Whether it is to lose them.
         deletes: bool,
+    },
+    /// NIs that the host has if its addresses fit: [`Document::resolve`] has them.
+    Choose {
+        /// Form of the choice.
+        form: ChoiceForm,
+        /// Location of the list that it is of: all for other hosts, they are refused.
+        list: Position,
+        /// The choice.
+        choice: Box<NetChoice>,
     },
     /// A ping, or that peers be discovered.
     Ping(PingRequest),

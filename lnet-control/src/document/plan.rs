@@ -46,7 +46,7 @@ impl Document {
                     let planned = if *deletes { without(nids, state) } else { refreshed(nids, state) };
                     changes.extend(planned.into_iter().map(|change| (item, change)));
                 }
-                Instruction::Ping(_) | Instruction::Show(_) => {}
+                Instruction::Choose { .. } | Instruction::Ping(_) | Instruction::Show(_) => {}
             }
         }
         order_globals(&mut changes, &state.globals);

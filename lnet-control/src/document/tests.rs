@@ -85,14 +85,6 @@ fn mistakes_are_named_with_their_place() {
     );
 }
 
-#[test]
-fn what_is_not_there_yet_is_named() {
-    let found = parse("ip2nets:\n- net-spec: tcp\n", Mode::Add).unwrap_err();
-    assert_eq!(found.len(), 1);
-    let expected = "line 1, column 1: 'ip2nets': choosing nets by address is not supported by this version";
-    assert_eq!((found[0].to_string().as_str(), found[0].errno), (expected, Errno::OPNOTSUPP));
-}
-
 /// Each kind of rule has keys of its own.
 #[test]
 fn delay_rules_are_read_and_checked() {

@@ -81,6 +81,11 @@ impl Marked {
         self.is_null() || matches!(&self.value, Value::Scalar { text, .. } if text.is_empty())
     }
 
+    /// Whether a text stands there.
+    pub(super) fn is_text(&self) -> bool {
+        !self.is_blank() && matches!(self.value, Value::Scalar { .. })
+    }
+
     /// What stands there, as an error names it.
     pub(super) fn describe(&self) -> String {
         match &self.value {

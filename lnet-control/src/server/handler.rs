@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
+use lnet_model::choice::InterfaceRecord;
 use lnet_model::fault::{DelayRuleRecord, DropRuleRecord};
 use lnet_model::records::{
     CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, Parameters, PeerPage,

@@ -15,7 +15,8 @@ pub struct NumberRange {
 }
 
 impl NumberRange {
-    fn values(self) -> impl Iterator<Item = u32> + Clone {
+    /// The numbers.
+    pub fn values(self) -> impl Iterator<Item = u32> + Clone {
         (self.low..=self.high).step_by(self.step as usize)
     }
 

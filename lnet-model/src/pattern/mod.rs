@@ -27,7 +27,7 @@ pub use nid::{
     NIDS_MAX, NO_NI, NODES_MAX, Resolve, fault_nid, fault_nid_text, nid, nids, nids_resolved, nodes,
 };
 pub use route::{hops, remote_net, route_priority};
-pub use udsp::{UdspAddress, UdspPattern, nid_ranges};
+pub use udsp::{UdspAddress, UdspPattern, addresses, nid_ranges};
 
 /// The refusal of a text that is not what was expected.
 #[must_use]

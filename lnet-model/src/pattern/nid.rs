@@ -83,7 +83,7 @@ fn spec(text: &str, before: usize, most: usize, resolve: Resolve<'_>) -> Result<
         .ok_or_else(|| invalid(text, "a range such as [1-4], [1-9/2] or [1,3] as a whole part"))?;
     let count = parts.iter().fold(1_u64, |count, (_, numbers)| count.saturating_mul(numbers.count()));
     if count > (most - before) as u64 {
-        let message = format!("{}: expected at most {most} nids in all", quoted(text));
+        let message = format!("{}: {count} nids, expected at most {most} nids in all", quoted(text));
         return Err(Refusal::new(Errno::TOOBIG, message));
     }
     let with = |address: &str, before: &str, number: u32| match is_ipv6 {

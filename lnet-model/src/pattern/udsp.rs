@@ -57,6 +57,22 @@ pub enum UdspAddress {
     Number(Vec<NumberRange>),
 }
 
+impl UdspAddress {
+    /// Whether it fits an IP address.
+    #[must_use]
+    pub fn fits(&self, ip: IpAddr) -> bool {
+        match (self, ip) {
+            (Self::Any, _) => true,
+            (Self::Prefix { address, bits }, ip) => masked(ip, *bits) == *address,
+            (Self::Octets(octets), IpAddr::V4(ip)) => {
+                let mut octets = octets.iter().zip(ip.octets());
+                octets.all(|(ranges, octet)| contains(ranges, octet.into()))
+            }
+            (Self::Octets(_) | Self::Number(_), _) => false,
+        }
+    }
+}
+
 impl UdspPattern {
     /// Whether it means addresses that can name no NI, and no others.
     fn means_no_ni(&self) -> bool {
@@ -151,6 +167,25 @@ fn last_of(address: IpAddr, bits: u8) -> IpAddr {
     match address {
         IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits() | u32::MAX.unbounded_shr(bits)).into(),
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() | u128::MAX.unbounded_shr(bits)).into(),
+    }
+}
+
+/// Addresses of hosts: `10.0.[1-9].*`, or a prefix of either family, such as `2001:db8::/64`; an IPv6 address
+/// alone is one address.
+///
+/// # Errors
+/// [`Refusal`]: what is neither, and addresses that can name no NI.
+pub fn addresses(text: &str) -> Result<UdspAddress, Refusal> {
+    let text = text.trim();
+    let address = parse_address(NetType::TCP, text).filter(|address| *address != UdspAddress::Any);
+    let expected = "addresses such as 10.0.[1-9].*, 10.0.0.0/16 or 2001:db8::/64";
+    let address = address.ok_or_else(|| invalid(text, expected))?;
+    let net_numbers = vec![NumberRange { low: 0, high: 0, step: 1 }];
+    let pattern = UdspPattern { net_type: NetType::TCP, net_numbers, address: Some(address) };
+    match pattern.address {
+        Some(_) if pattern.means_no_ni() => Err(no_ni(text)),
+        Some(address) => Ok(address),
+        None => Err(invalid(text, expected)),
     }
 }
 
@@ -269,19 +304,26 @@ impl Display for Shown<'_> {
     }
 }
 
-impl Display for UdspPattern {
+impl Display for UdspAddress {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match &self.address {
-            None => {}
-            Some(UdspAddress::Any) => f.write_str("*@")?,
-            Some(UdspAddress::Octets(octets)) => {
+        match self {
+            Self::Any => f.write_str("*"),
+            Self::Octets(octets) => {
                 let [a, b, c, d] = &**octets;
                 let shown = |octet| Shown(octet, 255);
-                write!(f, "{}.{}.{}.{}@", shown(a), shown(b), shown(c), shown(d))?;
+                write!(f, "{}.{}.{}.{}", shown(a), shown(b), shown(c), shown(d))
             }
-            Some(UdspAddress::Prefix { address, bits: 128 }) => write!(f, "{address}@")?,
-            Some(UdspAddress::Prefix { address, bits }) => write!(f, "{address}/{bits}@")?,
-            Some(UdspAddress::Number(numbers)) => write!(f, "{}@", Shown(numbers, u32::MAX))?,
+            Self::Prefix { address, bits: 128 } => write!(f, "{address}"),
+            Self::Prefix { address, bits } => write!(f, "{address}/{bits}"),
+            Self::Number(numbers) => write!(f, "{}", Shown(numbers, u32::MAX)),
+        }
+    }
+}
+
+impl Display for UdspPattern {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if let Some(address) = &self.address {
+            write!(f, "{address}@")?;
         }
         f.write_str(self.net_type.name().unwrap_or_default())?;
         match self.net_numbers.as_slice() {

@@ -98,7 +98,7 @@ pub(super) fn import(daemon: &mut Daemon<'_>, args: &ImportArgs) -> Result<()> {
     let path = args.file.as_deref().filter(|file| *file != Path::new("-"));
     let name = path.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
     let text = read(task, path, &name)?;
-    let document = document::parse(&text, mode).map_err(|errors| document_errors(operation, &errors))?;
+    let document = document::parse(&text, mode).map_err(|errors| document_errors(task, &errors))?;
     if document.is_blank {
         // Done as it says, and yet seldom what was meant: a backup that was cut off looks like this.
         eprint_text(&format_args!("lnetctl: {name} is empty: nothing is to be done\n"));
@@ -109,7 +109,10 @@ pub(super) fn import(daemon: &mut Daemon<'_>, args: &ImportArgs) -> Result<()> {
     match mode {
         Mode::Execute => execute(daemon, document),
         Mode::Show => show(daemon, task, &document),
-        Mode::Add | Mode::Delete => change(daemon, task, &document, args.dry_run),
+        Mode::Add | Mode::Delete => {
+            let document = on_its_host(daemon, task, document)?;
+            change(daemon, task, &document, args.dry_run)
+        }
     }
 }
 
@@ -123,6 +126,13 @@ pub(super) fn check(daemon: &Daemon<'_>, file: Option<&Path>) -> Result<()> {
     let told = json!({"check": {"file": name, "items": document.items.len()}});
     daemon.print(told.as_object().unwrap_or(&document::Map::new()));
     Ok(())
+}
+
+/// The document with the NIs that it chooses by the addresses of the daemon's host.
+pub(super) fn on_its_host(daemon: &mut Daemon<'_>, task: Task, document: Document) -> Result<Document> {
+    let Some(named) = document.interfaces_named() else { return Ok(document) };
+    let host = daemon.ask(task, |client| client.interfaces(named))?;
+    document.resolve(&host).map_err(|errors| document_errors(task, &errors))
 }
 
 /// The text of a file, or of standard input.
@@ -246,12 +256,13 @@ fn show(daemon: &mut Daemon<'_>, task: Task, document: &Document) -> Result<()> 
     if failures.is_empty() { Ok(()) } else { Err(CommandError::several(task.operation, failures)) }
 }
 
-fn document_errors(operation: &'static str, errors: &[DocumentError]) -> CommandError {
+/// The mistakes of a document.
+pub(super) fn document_errors(task: Task, errors: &[DocumentError]) -> CommandError {
     let failure = |error: &DocumentError| Failure {
-        entity: "import",
+        entity: task.entity,
         seq_no: error.seq_no,
         errno: error.errno,
         message: error.to_string(),
     };
-    CommandError::several(operation, errors.iter().map(failure).collect())
+    CommandError::several(task.operation, errors.iter().map(failure).collect())
 }

@@ -5,20 +5,24 @@ use std::str::FromStr;
 use clap::{Args, Subcommand};
 use lnet_control::client::Client;
 use lnet_control::document::{self, Detail};
+use lnet_control::legacy::{LegacyKind, LegacyText};
 use lnet_control::resolve;
 use lnet_model::Errno;
+use lnet_model::choice::ChoiceForm;
 use lnet_model::lnd::nets_of_lnds;
-use lnet_model::ni::{NiName, NiSpec};
+use lnet_model::ni::{NiName, NiOptions, NiSpec};
 use lnet_model::pattern::{self, InterfaceName};
 use lnet_model::request::Change;
 use lnet_wire::{Net, Nid};
 
 use super::Result;
 use super::cli::Verbose;
+use super::document::{document_errors, on_its_host};
 use crate::arguments::Offered;
 use crate::daemon::Daemon;
 use crate::failure::Task;
 use crate::options::{Changeable, OptionWords};
+use crate::output::eprint_text;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum NetCommand {
@@ -26,7 +30,8 @@ pub(crate) enum NetCommand {
     #[command(after_help = "Examples:
   lnetctl net add --net xdp --if eth0
   lnetctl net add --net xdp1 --if eth0,eth1 --mode socket --port 1988
-  lnetctl net add --nid 10.0.0.1@xdp --credits 512")]
+  lnetctl net add --nid 10.0.0.1@xdp --credits 512
+  lnetctl net add --ip2net 'tcp(eth0) 10.0.0.*; xdp 10.1.[0-3].*'")]
     Add(Box<NetAddArgs>),
     /// Delete a net, or some of its NIs
     #[command(
@@ -77,8 +82,9 @@ pub(crate) struct NetAddArgs {
     pub(crate) cpt: Option<String>,
     #[command(flatten)]
     pub(crate) options: OptionWords,
-    /// Choosing nets by address
-    #[arg(long, short = 'p', hide = true)]
+    /// Nets by the addresses of the host, instead of a net and interfaces: rules such as
+    /// `tcp(eth0) 10.0.0.*; xdp 10.1.[0-3].*`
+    #[arg(long, short = 'p', value_name = "RULES")]
     pub(crate) ip2net: Option<String>,
     /// The system's routes are left alone in any case
     #[arg(long, short = 'k', hide = true)]
@@ -150,14 +156,14 @@ fn own_nids(task: Task, text: &str) -> Result<Vec<Nid>> {
 
 fn add(daemon: &mut Daemon<'_>, args: &NetAddArgs) -> Result<()> {
     let task = Task::new("add", "net");
-    if args.ip2net.is_some() {
-        return Err(task.unsupported("--ip2net: choosing nets by address is"));
-    }
     if args.auth_key.is_some() || args.traffic_class.is_some() {
         return Err(task.unsupported("--auth-key and --traffic-class: the LND that they belong to is"));
     }
     let options = args.options.read(task)?;
     let cpts = task.parsed(args.cpt.as_deref(), pattern::cpts)?.unwrap_or_default();
+    if let Some(rules) = &args.ip2net {
+        return choose(daemon, task, rules, options, &cpts);
+    }
     let mut interfaces = task.parsed(args.interfaces.as_deref(), pattern::interfaces)?.unwrap_or_default();
     let spec = |net, nid| NiSpec { net, interface: None, nid, options, cpts: cpts.clone() };
     let on = |spec: NiSpec, InterfaceName { name, cpts }| {
@@ -166,7 +172,7 @@ fn add(daemon: &mut Daemon<'_>, args: &NetAddArgs) -> Result<()> {
     };
     let specs: Vec<_> = match (&args.net, &args.nid) {
         (Some(_), Some(_)) => return Err(task.invalid("--net goes not with --nid: the nid names the net")),
-        (None, None) => return Err(task.invalid("missing mandatory parameter: --net, or --nid")),
+        (None, None) => return Err(task.invalid("missing mandatory parameter: --net, --nid or --ip2net")),
         (Some(net), None) => {
             let net = own_net(task, net)?;
             if interfaces.is_empty() {
@@ -187,6 +193,27 @@ fn add(daemon: &mut Daemon<'_>, args: &NetAddArgs) -> Result<()> {
         }
     };
     daemon.apply(task, specs.into_iter().map(Change::AddNi).collect())
+}
+
+/// Adds the NIs that the daemon's host has by rules.
+fn choose(daemon: &mut Daemon<'_>, task: Task, rules: &str, options: NiOptions, cpts: &[u32]) -> Result<()> {
+    let read = LegacyKind::Ip2nets.read(&LegacyText::new(rules));
+    let mut legacy = read.map_err(|errors| document_errors(task, &errors))?;
+    for note in &legacy.notes {
+        eprint_text(&format_args!("lnetctl: warning: {}: {}\n", note.position, note.value));
+    }
+    if legacy.is_empty() {
+        return Err(
+            task.invalid(format!("--ip2net {rules:?}: rules such as tcp(eth0) 10.0.0.* are expected"))
+        );
+    }
+    for entry in legacy.rules.iter_mut().flat_map(|rule| &mut rule.value.nets) {
+        if entry.cpts.is_empty() {
+            entry.cpts = cpts.to_vec();
+        }
+    }
+    let document = on_its_host(daemon, task, legacy.document(ChoiceForm::Rule, options))?;
+    daemon.apply(task, document.changes().cloned().collect())
 }
 
 fn delete(

@@ -20,6 +20,7 @@ mod hostile_floods;
 mod hostile_pushes;
 mod hostile_tcp;
 mod hostile_xdp;
+mod ip2nets;
 mod links;
 mod local;
 mod metrics;

@@ -215,7 +215,8 @@ fn tunables_that_the_first_ni_has_fixed_are_told() {
         assert_eq!(added.status, 0, "{added:?}");
         for note in notes(net) {
             assert!(added.stderr.contains(&format!("lnetctl: {note}\n")), "{added:?}");
-            assert!(node.directory.log().contains(&note), "{}", node.directory.log());
+            // The log has a thread of its own.
+            wait_until("the note is told", PATIENCE, || node.directory.log().contains(&note));
         }
         // Values that the net has are none to tell of.
         node.good(&format!("net del --net {net} --if {second}"));

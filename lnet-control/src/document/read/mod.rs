@@ -4,6 +4,7 @@
 //! to be passed over because it only tells, known and not supported, or an error.
 
 mod fault;
+mod ip2nets;
 mod net;
 mod older;
 mod peer;
@@ -29,8 +30,9 @@ use super::{Document, DocumentError, Instruction, Item, Mode};
 const ERRORS_MAX: usize = 100;
 
 /// Blocks that are read.
-const BLOCKS: [&str; 15] = [
+const BLOCKS: [&str; 16] = [
     "net",
+    IP2NETS,
     "route",
     "routing",
     "buffers",
@@ -47,7 +49,7 @@ const BLOCKS: [&str; 15] = [
     "discover",
 ];
 
-/// Block that LNet's tools read and this node cannot carry out.
+/// Block of nets that are chosen by the addresses of the host.
 const IP2NETS: &str = "ip2nets";
 
 /// Key of older exports, with 0 where interfaces are not bonded.
@@ -126,11 +128,11 @@ impl Reader {
     fn block(&mut self, block: &MapEntry) {
         let MapEntry { position, key, value } = block;
         let executes = matches!(key.as_str(), "ping" | "discover");
-        let is_known = BLOCKS.contains(&key.as_str()) || key == IP2NETS;
+        let is_known = BLOCKS.contains(&key.as_str());
         if is_known && executes != (self.mode == Mode::Execute) {
             return;
         }
-        if self.mode == Mode::Show && BLOCKS.contains(&key.as_str()) {
+        if self.mode == Mode::Show && is_known {
             return self.shown(block);
         }
         match key.as_str() {
@@ -151,15 +153,11 @@ impl Reader {
             "ping" => self.ping_block(value, PingPurpose::Ping),
             "discover" => self.ping_block(value, PingPurpose::Discover),
             // Rules by address name nothing that could be deleted or shown.
-            IP2NETS if is_empty(value) || self.mode != Mode::Add => {}
-            IP2NETS => {
-                let message =
-                    format!("'{IP2NETS}': choosing nets by address is not supported by this version");
-                self.unsupported(*position, message);
-            }
+            IP2NETS if self.mode != Mode::Add => {}
+            IP2NETS => self.ip2nets_block(*position, value),
             other => {
-                let known = BLOCKS.into_iter().chain([IP2NETS]);
-                let message = format!("invalid key '{}'{}", shown(other), suggestion(other, known));
+                let message =
+                    format!("invalid key '{}'{}", shown(other), suggestion(other, BLOCKS.into_iter()));
                 self.error(*position, message);
             }
         }

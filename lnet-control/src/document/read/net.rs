@@ -55,14 +55,6 @@ impl Reader {
     pub(super) fn net(&mut self, position: Position, entries: &[MapEntry]) {
         let known = [SHARED_KEYS.as_slice(), &NET_KEYS, &NI_KEYS, &facts(false)].concat();
         self.known_or_telling(entries, "net", &known);
-        for key in ["intf", "pattern"] {
-            if let Some(value) = get(entries, key) {
-                let message = format!(
-                    "'{key}': choosing interfaces by a pattern of addresses is not supported by this version"
-                );
-                self.unsupported(value.position, message);
-            }
-        }
         let Some(value) = get(entries, "net type").or_else(|| get(entries, "net")) else {
             return self.error(position, "a net without 'net type'".to_owned());
         };
@@ -73,6 +65,9 @@ impl Reader {
             && let Some(net) = self.pattern(other, "net", "a net such as tcp or xdp1", parse)
         {
             self.on_net(other.position, "net", net, said);
+        }
+        if let Some(value) = get(entries, "intf").or_else(|| get(entries, "pattern")) {
+            return self.older_net(position, value, entries, net);
         }
         let errors = self.errors.len();
         let groups = self.groups(entries, said);
@@ -89,6 +84,29 @@ impl Reader {
             self.delete(position, net, groups);
         } else {
             groups.into_iter().for_each(|group| self.add(net, group));
+        }
+    }
+
+    /// A net of the Multi-Rail design: an interface, a pattern of addresses, or both.
+    fn older_net(&mut self, position: Position, value: &Marked, entries: &[MapEntry], net: Net) {
+        let beside = ["interfaces", "local NI(s)", "nid"];
+        if let Some(key) = beside.iter().find(|key| get(entries, key).is_some()) {
+            let message = format!("'intf' and 'pattern' stand beside '{key}': one of them is expected");
+            return self.error(value.position, message);
+        }
+        if net == Net::LO {
+            let message = "net lo has no interfaces, and cannot be set".to_owned();
+            return self.error_of(value.position, Errno::NODEV, message);
+        }
+        if self.mode == Mode::Add {
+            return self.older_choice(position, entries, net);
+        }
+        match get(entries, "intf").and_then(|value| self.interface(value)) {
+            Some((position, InterfaceName { name: interface, .. })) => {
+                self.change(position, "net", Change::DeleteNi(NiName::Interface { net, interface }));
+            }
+            None if get(entries, "intf").is_some() => {}
+            None => self.change(position, "net", Change::DeleteNet(net)),
         }
     }
 
@@ -158,7 +176,7 @@ impl Reader {
     }
 
     /// A map of interfaces, or the older list of them.
-    fn interfaces(&mut self, value: &Marked) -> Vec<(Position, InterfaceName)> {
+    pub(super) fn interfaces(&mut self, value: &Marked) -> Vec<(Position, InterfaceName)> {
         match &value.value {
             Value::Map(entries) => entries.iter().filter_map(|entry| self.interface(&entry.value)).collect(),
             Value::Sequence(items) => items.iter().filter_map(|item| self.older_interface(item)).collect(),
@@ -169,7 +187,7 @@ impl Reader {
         }
     }
 
-    fn interface(&mut self, value: &Marked) -> Option<(Position, InterfaceName)> {
+    pub(super) fn interface(&mut self, value: &Marked) -> Option<(Position, InterfaceName)> {
         let expected = "the name of an interface, with CPTs in brackets if it has any";
         let one = |text: &str| match <[InterfaceName; 1]>::try_from(pattern::interfaces(text)?) {
             Ok([interface]) => Ok((value.position, interface)),
@@ -195,7 +213,7 @@ impl Reader {
     }
 
     /// A text such as `[0-1]`, or a list of numbers and ranges.
-    fn cpts(&mut self, entries: &[MapEntry]) -> Option<Vec<u32>> {
+    pub(super) fn cpts(&mut self, entries: &[MapEntry]) -> Option<Vec<u32>> {
         let (value, expected) = (get(entries, "CPT")?, "CPTs such as [0,1]");
         let Value::Sequence(items) = &value.value else {
             return self.pattern(value, "CPT", expected, pattern::cpts);
@@ -205,7 +223,7 @@ impl Reader {
     }
 
     /// The options that stand among these entries; those that do not come from `inherited`.
-    fn options(&mut self, entries: &[MapEntry], net: Net, inherited: NiOptions) -> NiOptions {
+    pub(super) fn options(&mut self, entries: &[MapEntry], net: Net, inherited: NiOptions) -> NiOptions {
         let mut options = inherited;
         if let Some(entries) = get(entries, "tunables").and_then(|value| self.map(value, "tunables")) {
             let of_net: Vec<_> = NiOption::ALL.into_iter().filter(|option| option.is_of_net()).collect();
