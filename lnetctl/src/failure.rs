@@ -35,8 +35,13 @@ impl CommandError {
     }
 
     /// Turns it into a failure of the tool.
-    pub(crate) fn failed(mut self) -> Self {
-        self.status = FAILED;
+    pub(crate) fn failed(self) -> Self {
+        self.with_status(FAILED)
+    }
+
+    /// Gives it another status.
+    pub(crate) fn with_status(mut self, status: u8) -> Self {
+        self.status = status;
         self
     }
 

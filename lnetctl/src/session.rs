@@ -13,7 +13,7 @@ use lnet_model::pattern::mistaken_word;
 use crate::arguments::{self, GlobalWord};
 use crate::commands::{self, Cli, unknown_command};
 use crate::daemon::Daemon;
-use crate::failure::{FAILED, REFUSED, USAGE};
+use crate::failure::{FAILED, REFUSED, UNSOUND, USAGE};
 use crate::output::{eprint_text, print_text};
 
 /// A run of the tool.
@@ -112,7 +112,8 @@ fn usage(line: &str, error: &clap::Error) -> u8 {
         }
         _ => {
             eprint_text(&error.render());
-            USAGE
+            // The status of the converter that LNet has.
+            if line.split(' ').next() == Some("convert") { UNSOUND } else { USAGE }
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The commands: each module has the words of some and what they do.
 
 mod cli;
+mod convert;
 mod debug;
 mod document;
 pub(crate) mod fault;
@@ -127,6 +128,12 @@ pub(crate) enum Command {
     /// Show NIs, peers and routes with what goes by them, as it goes; q ends it
     #[command(after_help = "Examples:\n  lnetctl top\n  lnetctl top --once --interval 5000")]
     Top(top::TopArgs),
+    /// Convert start-up strings of LNet's kernel module into a YAML document
+    #[command(after_help = "Examples:\n  lnetctl convert 'tcp(eth0) 10.0.0.*; o2ib 10.0.0.[1-4]@tcp'\n  \
+                            lnetctl convert --resolve -m /etc/modprobe.d/lustre.conf -o /etc/lnet.yaml\n\n\
+                            Status: 0, 1 where there is nothing to convert, 2 for what makes no sense or cannot \
+                            be read")]
+    Convert(convert::ConvertArgs),
     /// Print completions for a shell
     #[command(hide = true)]
     Completions {
@@ -170,6 +177,7 @@ pub(crate) fn run(daemon: &mut Daemon<'_>, command: Command) -> Result<()> {
         Command::Check { file } => document::check(daemon, file.as_deref()),
         Command::Watch(args) => watch::run(daemon, &args),
         Command::Top(args) => top::run(daemon, &args),
+        Command::Convert(args) => convert::convert(daemon, &args),
         Command::Completions { shell } => {
             generate::completions(Cli::command(), shell);
             Ok(())

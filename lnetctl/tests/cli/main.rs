@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "helpers outside of test functions fail the test as well")]
 
 mod commands;
+mod convert;
 mod documents;
 mod faults;
 mod lctl;
