@@ -13,7 +13,7 @@ use lnet_model::choice::InterfaceRecord;
 use lnet_model::fault::{DelayRuleRecord, DelaySpec, DropRuleRecord, RuleCounters};
 use lnet_model::records::{
     CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, Parameters, PeerPage,
-    RecoveryRecord, RoutePage, RoutingRecord, SelftestAnswer, SelftestRequest, Statistics,
+    RecoveryRecord, RoutePage, RoutingRecord, SelftestAnswer, SelftestRequest, Statistics, UsageRecord,
 };
 use lnet_model::request::{ChangeSet, Effect, PingRecord};
 use lnet_model::route::RouteSpec;
@@ -247,6 +247,10 @@ impl Handler for Control {
 
     async fn interfaces(&self, named: Vec<String>) -> Result<Vec<InterfaceRecord>, Refusal> {
         blocking(move || interfaces::records(&named)).await?
+    }
+
+    async fn usage(&self) -> Result<UsageRecord, Refusal> {
+        self.usage_record().await
     }
 
     async fn captures(&self) -> Result<Vec<CaptureRecord>, Refusal> {

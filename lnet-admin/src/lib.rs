@@ -30,6 +30,7 @@ mod sources;
 mod start;
 mod subnets;
 mod udsp;
+mod usage;
 
 pub use control::{Control, ControlOptions, SelftestConsole};
 pub use error::ControlError;

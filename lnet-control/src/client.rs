@@ -15,6 +15,7 @@ use lnet_model::fault::{DelayRuleRecord, DropRuleRecord};
 use lnet_model::records::{
     CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, Parameters, PeerPage, PeerRecord,
     RecoveryRecord, RoutePage, RouteRecord, RoutingRecord, SelftestAnswer, SelftestRequest, Statistics,
+    UsageRecord,
 };
 use lnet_model::request::{ChangeSet, Effect, PingReply, PingRequest};
 use lnet_model::route::RouteSpec;

@@ -44,6 +44,8 @@ macro_rules! requests {
             /// Interfaces of its host but the loopback, and those of these names that are labels of aliases.
             /// It has them also while it is not configured.
             read Interfaces: interfaces(named: Vec<String>) -> Vec<InterfaceRecord>;
+            /// What it uses of what it may have.
+            read Usage: usage() -> UsageRecord;
             /// Its captures, running and ended.
             read Captures: captures() -> Vec<CaptureRecord>;
             /// Where the frames of its xdp nets went.

@@ -8,8 +8,10 @@
 #![forbid(unsafe_code)]
 
 mod allocator;
+mod document;
 mod generate;
 mod group;
+mod limits;
 mod log;
 mod notify;
 mod options;
@@ -22,7 +24,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result};
-use clap::Parser;
 use lnet_admin::{SelftestConsole, serve};
 use lnet_control::output;
 use lnet_model::Refusal;
@@ -44,9 +45,13 @@ fn main() -> ExitCode {
         output::note(format_args!("lnetd: {message}\n"));
         return ExitCode::from(USAGE);
     }
-    let options = match Options::try_parse() {
+    let options = match document::options(std::env::args_os()) {
         Ok(options) => options,
-        Err(error) => return explain(&error),
+        Err(document::OptionsError::Words(error)) => return explain(&error),
+        Err(document::OptionsError::Document(lines)) => {
+            lines.iter().for_each(|line| output::note_lines(format_args!("lnetd: {line}")));
+            return ExitCode::FAILURE;
+        }
     };
     match run(&options) {
         Ok(()) => ExitCode::SUCCESS,
@@ -139,6 +144,8 @@ fn told(error: &anyhow::Error) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
+
     use super::*;
 
     #[test]

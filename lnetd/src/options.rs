@@ -1,7 +1,7 @@
 //! The command line.
 
 use std::net::{Ipv4Addr, SocketAddr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail, ensure};
@@ -21,7 +21,7 @@ use lnet_user::{Limits, NodeConfig};
 
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::{group, sock};
+use crate::{group, limits, sock};
 
 /// Most memory of a shard for what it knows of peers.
 const PEER_MEMORY_MAX: u64 = 1 << 32;
@@ -49,7 +49,7 @@ document and the files.";
 
 /// A node of LNet in userspace.
 #[derive(Parser, Debug)]
-#[command(version, about, args_override_self = true, after_help = format!("{}\n\n{EXAMPLES}", *sock::HELP))]
+#[command(version, about, args_override_self = true, after_help = format!("{}\n\n{}\n{EXAMPLES}", *sock::HELP, *limits::HELP))]
 #[command(group(ArgGroup::new("start").args(["config", "networks", "ip2nets", "routes", "modprobe"]).multiple(true)
     .conflicts_with("configure")))]
 pub(crate) struct Options {
@@ -121,6 +121,9 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = ROUTER_BUFFERS, value_name = "COUNT",
           value_parser = clap::value_parser!(u32).range(..=1 << 20))]
     router_buffers: u32,
+    /// A limit of the node or of each shard, as often as there are some to be set; they are listed below
+    #[arg(long, value_name = "NAME=COUNT", value_parser = limits::LimitParser, hide_possible_values = true)]
+    limit: Vec<limits::LimitSetting>,
     /// Receive queues of nets over rings, and NIs over sockets, that there may be at once
     #[arg(long, default_value_t = NodeConfig::loopback().queues_max, value_name = "COUNT")]
     queues_max: u32,
@@ -152,6 +155,10 @@ pub(crate) struct Options {
     /// warn,lnet_user=debug
     #[arg(long, default_value = "info", value_name = "FILTER")]
     log: String,
+    /// Log frames for this node that XDP passes up to the kernel, with their reason and source; nets over
+    /// sockets cannot be added then
+    #[arg(long)]
+    log_refusals: bool,
     /// Log more, as with --log debug
     #[arg(long, short, conflicts_with = "log")]
     verbose: bool,
@@ -186,6 +193,7 @@ impl Options {
 
     pub(crate) fn node(&self) -> Result<NodeConfig> {
         let lnd_timeout = Duration::from_secs(self.lnd_timeout.into());
+        let limits = limits::limits(&self.limit).map_err(|error| anyhow!("--limit {error}"))?;
         let sock = sock::tunables(&self.sock, lnd_timeout).map_err(|error| anyhow!("--sock {error}"))?;
         let mut config = NodeConfig::loopback()
             .shards(self.shards)
@@ -195,7 +203,8 @@ impl Options {
             .lnd_timeout(lnd_timeout)
             .sock(sock)
             .frame_loss_per_million(self.frame_loss)
-            .limits(Limits { peers: self.peers()?, ..DAEMON_LIMITS })
+            .log_refusals(self.log_refusals)
+            .limits(Limits { peers: self.peers()?, ..limits })
             .router_buffers(self.router_buffers);
         let frames = match self.memory {
             FrameMemory::Auto => auto_frames(&config),
@@ -244,6 +253,11 @@ impl Options {
             metrics: self.metrics,
             ..ServeOptions::new(socket)
         })
+    }
+
+    /// The start-up document.
+    pub(crate) fn config(&self) -> Option<&Path> {
+        self.config.as_deref()
     }
 
     fn start_up(&self) -> StartUp {
@@ -472,7 +486,7 @@ mod tests {
     #[test]
     fn lists_in_the_help_are_not_wrapped() {
         // Columns that clap fills at most.
-        for line in sock::HELP.lines().chain(EXAMPLES.lines()) {
+        for line in sock::HELP.lines().chain(limits::HELP.lines()).chain(EXAMPLES.lines()) {
             assert!(line.len() <= 100, "{line}");
         }
     }

@@ -5,6 +5,7 @@
 //! the state that it was taken from. Source of keys and shapes: `lnet/utils/lnetconfig`.
 
 mod choose;
+mod daemon;
 mod diff;
 mod output;
 mod plan;
@@ -20,6 +21,7 @@ use lnet_model::request::{Change, PingRequest};
 use lnet_wire::{Global, Net, Nid};
 use thiserror::Error;
 
+pub use daemon::{DaemonOption, daemon_options};
 pub use diff::diff;
 pub use output::{Map, Yaml};
 pub use plan::{differences, passed_over};
@@ -27,7 +29,7 @@ pub use read::parse;
 pub use show::{
     Detail, Failure, NodeState, RouteFilter, captures, cpts_of, delay_rules, drop_rules, explain, export,
     failures, frames, global_show, join, loads, nets, parameters, peer_list, peers, pings, recovery, routes,
-    routing, selections, statistics, steering, udsp,
+    routing, selections, statistics, steering, udsp, usage,
 };
 pub use tree::{DOCUMENT_BYTES_MAX, Position};
 

@@ -13,6 +13,7 @@ mod route;
 mod routing;
 mod selftest;
 mod statistics;
+mod usage;
 
 pub use explain::{
     ExplainRecord, ExplainedCandidate, ExplainedChoice, ExplainedKind, ExplainedPath, ExplainedStep,
@@ -30,3 +31,4 @@ pub use selftest::{
     SelftestTest,
 };
 pub use statistics::{LatencySummary, MessageCounts, NiTraffic, Statistics};
+pub use usage::{ShardUsage, UsageCount, UsageRecord};

@@ -80,6 +80,8 @@ pub(crate) enum Command {
     /// Counters of the node
     #[command(subcommand, arg_required_else_help = true)]
     Stats(simple::StatsCommand),
+    /// Show what the node uses of what it may have: memory, NIs, peers, and the objects and CPUs of shards
+    Usage,
     /// Global tunables
     #[command(subcommand, arg_required_else_help = true)]
     Global(simple::GlobalCommand),
@@ -164,6 +166,7 @@ pub(crate) fn run(daemon: &mut Daemon<'_>, command: Command) -> Result<()> {
         Command::Debug(command) => debug::run(daemon, command),
         Command::CptOfNid(args) => debug::cpts_of(daemon, &args),
         Command::Stats(command) => simple::stats(daemon, command),
+        Command::Usage => simple::usage(daemon),
         Command::Global(command) => simple::globals(daemon, &command),
         Command::Set(args) => simple::set(daemon, &args),
         Command::Param(command) => simple::parameters(daemon, &command),

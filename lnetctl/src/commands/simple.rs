@@ -120,6 +120,12 @@ pub(super) fn lnet(daemon: &mut Daemon<'_>, command: LnetCommand) -> Result<()> 
     daemon.apply(Task::new("configure", "lnet"), vec![change])
 }
 
+pub(super) fn usage(daemon: &mut Daemon<'_>) -> Result<()> {
+    let usage = daemon.ask(Task::new("show", "usage"), Client::usage)?;
+    daemon.print_record(&usage, document::usage);
+    Ok(())
+}
+
 pub(super) fn stats(daemon: &mut Daemon<'_>, command: StatsCommand) -> Result<()> {
     match command {
         StatsCommand::Show(verbose) => {

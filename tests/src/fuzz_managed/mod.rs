@@ -2,6 +2,7 @@
 
 use lnet_control::ControlRequest;
 use lnet_control::document::{self, Instruction, Mode, Position};
+use lnet_control::legacy::{LegacyKind, LegacyText, module_options, string};
 use lnet_control::protocol::{self, HEADER_BYTES, ProtocolError, REQUEST_BYTES_MAX};
 use lnet_model::request::{Change, ChangeSet};
 use serde_json::Value;
@@ -16,6 +17,7 @@ pub fn document(input: &[u8]) {
         assert!((1..=lines).contains(&position.line), "{position} of {lines} lines");
         assert!(position.column >= 1, "{position}");
     };
+    strings(text);
     for mode in [Mode::Add, Mode::Delete, Mode::Execute, Mode::Show] {
         match document::parse(text, mode) {
             Ok(document) => {
@@ -33,6 +35,20 @@ pub fn document(input: &[u8]) {
                     assert!(!error.message.is_empty());
                 }
             }
+        }
+    }
+}
+
+/// A text as the strings of LNet's kernel module: each is understood or refused whole, and what is read is
+/// printed as it is read again.
+fn strings(text: &str) {
+    let options = module_options(text).into_iter().map(|option| option.value);
+    for text in options.chain([LegacyText::new(text)]) {
+        for kind in LegacyKind::ALL {
+            let Ok(legacy) = kind.read(&text) else { continue };
+            let printed = string(kind, &legacy);
+            let again = kind.read(&LegacyText::new(&printed)).expect("what was printed");
+            assert_eq!(string(kind, &again), printed);
         }
     }
 }

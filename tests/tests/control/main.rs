@@ -21,6 +21,7 @@ mod hostile_pushes;
 mod hostile_tcp;
 mod hostile_xdp;
 mod ip2nets;
+mod limits;
 mod links;
 mod local;
 mod metrics;

@@ -30,7 +30,7 @@ use super::{Document, DocumentError, Instruction, Item, Mode};
 const ERRORS_MAX: usize = 100;
 
 /// Blocks that are read.
-const BLOCKS: [&str; 16] = [
+const BLOCKS: [&str; 17] = [
     "net",
     IP2NETS,
     "route",
@@ -47,7 +47,11 @@ const BLOCKS: [&str; 16] = [
     "steering",
     "ping",
     "discover",
+    DAEMON,
 ];
+
+/// Block of options that a daemon has at its start (`document::daemon_options`).
+const DAEMON: &str = "daemon";
 
 /// Block of nets that are chosen by the addresses of the host.
 const IP2NETS: &str = "ip2nets";
@@ -146,8 +150,8 @@ impl Reader {
             "global" => self.global_block(value),
             "numa" => self.numa_block(value),
             "udsp" => self.each(value, "udsp", Self::udsp),
-            // Statistics only tell.
-            "statistics" => {}
+            // Statistics only tell, and daemons have their options at their start.
+            "statistics" | DAEMON => {}
             "fault" => self.fault_block(value),
             "steering" => self.each(value, "steering", Self::steering),
             "ping" => self.ping_block(value, PingPurpose::Ping),

@@ -34,8 +34,8 @@ impl Reader {
                     self.push(*position, "routing", routing);
                 }
             }
-            // Rules by address are not kept.
-            "ip2nets" => {}
+            // Rules by address are not stored, and options are those of the command line.
+            "ip2nets" | "daemon" => {}
             "peers" => self.show(*position, "peers", Shown::OlderPeers),
             "global" => self.shown_globals(*position, value),
             "numa" => self.show(*position, "numa", Shown::NumaRange),

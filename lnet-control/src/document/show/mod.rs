@@ -34,7 +34,7 @@ use peer::exported;
 pub use peer::{peer_list, peers};
 pub use request::join;
 pub use route::{RouteFilter, routes, routing};
-pub use service::{frames, loads};
+pub use service::{frames, loads, usage};
 pub use udsp::{selections, udsp};
 
 use udsp::udsp_info;

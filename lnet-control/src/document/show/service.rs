@@ -1,6 +1,7 @@
 //! The blocks `frames` and `load`, our own.
 
-use lnet_model::records::{FramesNi, FramesRecord, LoadRecord};
+use lnet_model::pattern::cpts_text;
+use lnet_model::records::{FramesNi, FramesRecord, LoadRecord, ShardUsage, UsageCount, UsageRecord};
 use serde_json::{Value, json};
 
 use super::{block, one, put, text};
@@ -34,6 +35,33 @@ pub fn frames(frames: &FramesRecord) -> Map {
         }
     }
     one("frames", map)
+}
+
+/// The block `usage`.
+#[must_use]
+pub fn usage(usage: &UsageRecord) -> Map {
+    let counts = |counts: &[UsageCount]| -> Map {
+        let count =
+            |count: &UsageCount| (count.name.clone(), json!({"used": count.used, "limit": count.limit}));
+        counts.iter().map(count).collect()
+    };
+    let mut map = Map::new();
+    let memory = json!({
+        "resident_bytes": usage.resident_bytes,
+        "resident_bytes_max": usage.resident_bytes_max,
+        "locked_bytes": usage.locked_bytes,
+    });
+    put(&mut map, "memory", memory);
+    map.extend(counts(&usage.counts));
+    let shard = |shard: &ShardUsage| {
+        let mut map = Map::new();
+        put(&mut map, "shard", shard.shard);
+        put(&mut map, "cpus", cpts_text(&shard.cpus));
+        map.extend(counts(&shard.counts));
+        map
+    };
+    map.extend(block("shards", usage.shards.iter().map(shard)));
+    one("usage", map)
 }
 
 /// The block `load`; nothing if there are none.
