@@ -122,7 +122,7 @@ pub(super) fn check(daemon: &Daemon<'_>, file: Option<&Path>) -> Result<()> {
     let file = file.filter(|file| *file != Path::new("-"));
     let name = file.map_or_else(|| "standard input".to_owned(), |path| path.display().to_string());
     let text = read(task, file, &name)?;
-    let document = document::parse(&text, Mode::Add).map_err(|errors| document_errors("check", &errors))?;
+    let document = document::parse(&text, Mode::Add).map_err(|errors| document_errors(task, &errors))?;
     let told = json!({"check": {"file": name, "items": document.items.len()}});
     daemon.print(told.as_object().unwrap_or(&document::Map::new()));
     Ok(())
