@@ -126,7 +126,12 @@ impl Routed {
         to.attach(&EntrySpec::new(PINNED[1], 8), &served, Buffer::from(bytes.clone())).unwrap().detach();
         let sink = from.bind(&spec(&sent, length, 2, MdOptions::NONE), Buffer::zeroed(length)).unwrap();
         sink.get(&Target::new(nid(2, 1), PINNED[1], 8)).start().unwrap();
-        assert_eq!(Self::next(&mut sent, EventKind::Reply).payload(), Some(&bytes[..]), "{length} bytes");
+        loop {
+            let queued = sent.next_blocking(Some(PATIENCE)).unwrap().expect("an event");
+            if queued.event.unlinked() && queued.event.md() == sink.handle() {
+                break assert_eq!(*queued.into_buffer().unwrap(), bytes, "{length} bytes");
+            }
+        }
     }
 
     /// No buffer is in use.

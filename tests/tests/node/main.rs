@@ -24,6 +24,7 @@ mod ports;
 mod refusals;
 mod refusing;
 mod registered;
+mod routers;
 mod served;
 mod shapes;
 mod shared_tcp;

@@ -381,7 +381,19 @@ fn is_odd(line: &str) -> bool {
 }
 
 /// Complaints of kernel nodes that are to be expected, by their parts, and why.
-const ORDINARY: [(&[&str], &str); 7] = [
+const ORDINARY: [(&[&str], &str); 10] = [
+    (
+        &["LNetError: ", "lnet_router_discovery_ping_reply()) Peer 10.7", "routing feature is not turned on"],
+        "a daemon is a gateway and does not route, or not yet",
+    ),
+    (
+        &["LNetError: ", "lnet_set_route_aliveness()) route to tcp", " has gone from "],
+        "a daemon goes on and off as a router",
+    ),
+    (
+        &["LNetError: ", "lnet_handle_find_routed_path()) no route to 10.7", " from "],
+        "a node is pinged while the daemon between does not route",
+    ),
     (
         &["LustreError: ", "brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -110"],
         "a request that a daemon had when it was killed expires",

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::lab::{Lab, Needs, OURS, OURS_LARGE};
-use super::{checksums, claims, rails, selftest, trees};
+use super::{checksums, claims, rails, routing, selftest, trees};
 
 /// How often a node is killed.
 pub(super) const LIVES: u32 = 5;
@@ -28,6 +28,8 @@ const JUMBO: Needs = Needs { mtu_bytes: 9000, ..ONE };
 const CHECKSUMS: Needs = Needs { options: "ksocklnd.enable_csum=1", ..ONE };
 /// Two nets, with an NI each.
 const RAILS: Needs = Needs { nets: &[("tcp", "eth0"), ("tcp1", "eth1")], ..ONE };
+/// Two nodes that are configured by the case.
+const ROUTED: Needs = Needs { options: routing::CHECKS, nets: &[], ..TWO };
 /// One net, with two NIs.
 const SQUARE: Needs = Needs { nets: &[("tcp", "eth0,eth1")], ..ONE };
 
@@ -78,6 +80,13 @@ pub(super) const CASES: &[Case] = &[
         what: "pings and bulk data of 4 KiB and 1 MiB, fully checked, in both directions",
         needs: ONE,
         run: selftest::kernel_console,
+    },
+    Case {
+        name: "router",
+        what: "two kernel nodes on nets of their own reach each other through our daemon with one shard and with four: \
+               pings and bulk data, fully checked, in both directions; then routing goes off, and on again",
+        needs: ROUTED,
+        run: routing::router,
     },
     Case { name: "lst, our console", what: "the same", needs: ONE, run: selftest::our_console },
     Case {

@@ -8,6 +8,7 @@ mod lab;
 mod ledger;
 mod matrix;
 mod rails;
+mod routing;
 mod selftest;
 mod trees;
 

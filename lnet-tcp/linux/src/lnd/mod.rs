@@ -194,6 +194,9 @@ pub struct TcpLnd {
     /// Payload bytes that the kernel put in place, and that were copied there.
     placed_bytes: u64,
     copied_bytes: u64,
+    /// Payload bytes that were given to the streams where they lie, and as copies.
+    lent_bytes: u64,
+    copied_out_bytes: u64,
 }
 
 impl TcpLnd {
@@ -243,6 +246,8 @@ impl TcpLnd {
                 accept_errors: AcceptErrors::default(),
                 placed_bytes: 0,
                 copied_bytes: 0,
+                lent_bytes: 0,
+                copied_out_bytes: 0,
             })
         };
         (0..shards).zip(Exchange::all(wakers, own)).map(make).collect()
@@ -564,6 +569,8 @@ impl Driver for TcpLnd {
         }
         tell(Counted::Connections, "payload_bytes_placed", self.placed_bytes);
         tell(Counted::Connections, "payload_bytes_copied", self.copied_bytes);
+        tell(Counted::Connections, "payload_bytes_lent", self.lent_bytes);
+        tell(Counted::Connections, "payload_bytes_copied_out", self.copied_out_bytes);
         let streams = self.streams.counters();
         tell(Counted::Connections, "stream_bytes_placed", streams.placed_bytes);
         tell(Counted::Connections, "stream_bytes_buffered", streams.copied_bytes);

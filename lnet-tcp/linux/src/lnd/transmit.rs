@@ -136,8 +136,14 @@ impl TcpLnd {
             }
             self.streams.queue_bytes(stream, piece.head());
             match payload {
-                Payload::Lease(lease) => self.streams.queue_lease(stream, lease),
-                Payload::Bytes(bytes) => self.streams.queue_bytes(stream, &bytes),
+                Payload::Lease(lease) => {
+                    self.lent_bytes += lease.length_bytes() as u64;
+                    self.streams.queue_lease(stream, lease);
+                }
+                Payload::Bytes(bytes) => {
+                    self.copied_out_bytes += bytes.len() as u64;
+                    self.streams.queue_bytes(stream, &bytes);
+                }
             }
             return true;
         }
@@ -149,6 +155,7 @@ impl TcpLnd {
                 if piece.has_checksum() {
                     lease.fragments().for_each(|fragment| piece.cover(fragment));
                 }
+                self.lent_bytes += u64::from(span.length_bytes);
                 self.streams.queue_bytes(stream, piece.head());
                 self.streams.queue_lease(stream, lease);
                 return true;
@@ -160,6 +167,7 @@ impl TcpLnd {
             let Some(covered) = source.memory().try_fragments(span) else { return false };
             covered.for_each(|fragment| piece.cover(fragment));
         }
+        self.copied_out_bytes += u64::from(span.length_bytes);
         self.streams.queue_bytes(stream, piece.head());
         fragments.for_each(|fragment| self.streams.queue_bytes(stream, fragment));
         true
