@@ -46,6 +46,7 @@ pub(crate) fn dist(root: &Path, options: &Options) -> Result<()> {
     let bin = directory("bin")?;
     copy(&root.join("lnetd/lnetd.service"), &directory("lib/systemd/system")?)?;
     copy(&root.join("lnetd/grafana/lnet.json"), &directory("share/lnet/grafana")?)?;
+    copy(&root.join("lnetctl/wireshark/lnet-xdp.lua"), &directory("share/lnet/wireshark")?)?;
     for (program, built) in PROGRAMS.into_iter().zip(cargo::build_programs(root, "release", PROGRAMS)?) {
         let path = built.to_str().with_context(|| format!("{} is no text", built.display()))?;
         install(&built, &bin, &directory("lib/debug/usr/bin")?)?;

@@ -1,5 +1,6 @@
 //! The commands: each module has the words of some and what they do.
 
+mod captured;
 mod cli;
 mod convert;
 mod debug;

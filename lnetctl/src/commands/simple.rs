@@ -108,8 +108,12 @@ pub(crate) enum CaptureCommand {
         /// The file that it writes
         file: PathBuf,
     },
-    /// Show the captures
-    Show,
+    /// Show the captures, or the frames of a file, a line each
+    #[command(after_help = "Examples:\n  lnetctl capture show\n  lnetctl capture show /tmp/node.pcapng")]
+    Show {
+        /// A pcapng file; no daemon is asked
+        file: Option<PathBuf>,
+    },
 }
 
 pub(super) fn lnet(daemon: &mut Daemon<'_>, command: LnetCommand) -> Result<()> {
@@ -188,7 +192,8 @@ pub(super) fn capture(daemon: &mut Daemon<'_>, command: CaptureCommand) -> Resul
             daemon.print(&document::captures(&[capture]));
             task.judged(failure.into_iter().collect())
         }
-        CaptureCommand::Show => {
+        CaptureCommand::Show { file: Some(file) } => super::captured::show(daemon, &file),
+        CaptureCommand::Show { file: None } => {
             daemon.show("capture", Client::captures, |captures| document::captures(captures))
         }
     }

@@ -114,3 +114,11 @@ fn top_prints_a_picture_for_scripts() {
     node.good("lnet unconfigure");
     node.bad("top --once", 234, &["errno: -100"]);
 }
+
+#[test]
+fn what_is_no_capture_is_told() {
+    let node = configured();
+    let file = node.file("text", "no capture at all, but some text that is longer than a block's head");
+    node.bad(&format!("capture show {}", file.display()), 255, &["it is no pcapng file"]);
+    node.bad("capture show /no/such/file", 255, &["cannot open /no/such/file"]);
+}

@@ -1,6 +1,7 @@
 //! What Wireshark makes of the streams of tcp nets.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
@@ -119,4 +120,66 @@ fn wireshark_finds_each_message_of_a_tcp_net() {
         length.unwrap().parse::<u64>().unwrap()
     });
     assert_eq!(sum, counted.iter().sum::<u64>());
+}
+
+/// Frames of xdp nets are told by `lnetctl capture show`, and by Wireshark with our dissector, alike.
+#[test]
+fn frames_of_a_capture_are_told_alike() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::configured(1, "");
+    let to = format!("{}@xdp", two.netns.b().interface().ipv4);
+    let directory = &two.a.directory.0;
+    let file = directory.join("capture.pcapng");
+    two.a.good(&format!("capture start {}", file.display()));
+    two.a.good(&format!("ping {to}"));
+    two.b.good("load start target");
+    two.a.good(&format!("load start initiator --to {to} --messages 200 --window 16"));
+    two.a.good("load wait 1");
+    two.a.good(&format!("capture stop {}", file.display()));
+
+    let shown = two.a.good(&format!("capture show {}", file.display()));
+    let json = two.a.good(&format!("capture show {} --json", file.display()));
+    crate::schema::check(&json);
+    assert_eq!(shown.lines().count(), json.lines().count());
+    assert!(!shown.contains("no frame of ours"), "{shown}");
+    let kinds = ["PUT", "GET", "REPLY", "HELLO", "WELCOME"];
+    let count = |kind: &str| shown.lines().filter(|line| line.contains(&format!(": {kind} "))).count();
+    assert!(kinds.iter().all(|kind| count(kind) > 0), "{shown}");
+
+    // Wireshark runs no scripts of a user's for root.
+    let script = directory.join("lnet-xdp.lua");
+    std::fs::write(&script, include_str!("../../../lnetctl/wireshark/lnet-xdp.lua")).unwrap();
+    for path in [directory, &script, &file] {
+        let mode = if path == directory { 0o755 } else { 0o644 };
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let mut command = Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups", "tshark", "-X"]);
+    command.arg(format!("lua_script:{}", script.display())).env("HOME", directory).arg("-r").arg(&file);
+    command.args(["-T", "fields", "-e", "lnetxdp.kind", "-e", "lnetxdp.type", "-e", "lnetxdp.destination"]);
+    command.args(["-e", "_ws.malformed", "-e", "lnetxdp.cut", "-e", "_ws.lua.error"]);
+    let output = command.output().unwrap();
+    let lines = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let fields: Vec<Vec<&str>> = lines.lines().map(|line| line.split('\t').collect()).collect();
+    assert_eq!(fields.len(), shown.lines().count());
+    assert!(fields.iter().all(|line| line[3..].iter().all(|wrong| wrong.is_empty())), "{lines}");
+    // Kinds by their numbers, and message types of DATA.
+    for (kind, number, message_type) in
+        [("PUT", "1", "1"), ("GET", "1", "2"), ("REPLY", "1", "3"), ("HELLO", "3", ""), ("WELCOME", "4", "")]
+    {
+        let found = fields.iter().filter(|line| line[0] == number && line[1] == message_type).count();
+        assert_eq!(found, count(kind), "{kind}: {lines}");
+    }
+    assert!(fields.iter().any(|line| line[2].split(',').any(|nid| nid == to)), "{lines}");
+
+    // A file that ends within a frame is told as far as it goes.
+    let whole = std::fs::read(&file).unwrap();
+    let torn = directory.join("torn.pcapng");
+    std::fs::write(&torn, &whole[..whole.len() / 2]).unwrap();
+    let ran = two.a.run(&format!("capture show {}", torn.display()));
+    assert!(ran.status == 255 && ran.stderr.contains("it ends within a block"), "{ran:?}");
+    assert!(shown.starts_with(&ran.stdout) && ran.stdout.lines().count() > 10, "{ran:?}");
 }
