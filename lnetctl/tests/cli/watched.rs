@@ -29,7 +29,7 @@ fn documents_are_checked_without_a_daemon() {
     let said: Value = serde_json::from_str(&bad.stderr).unwrap();
     let errors = said["check"].as_array().unwrap();
     assert_eq!(errors.len(), 2, "{said}");
-    let descr = errors[0]["import"]["descr"].as_str().unwrap();
+    let descr = errors[0]["check"]["descr"].as_str().unwrap();
     assert!(descr.starts_with("line 2, column 18: "), "{said}");
     let missing = check(&["/no/such/file"], "");
     assert!(missing.status == 255 && missing.stderr.contains("cannot open /no/such/file"), "{missing:?}");
