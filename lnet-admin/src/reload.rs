@@ -158,6 +158,7 @@ fn gone(before: &[Change], now: &[Change], state: &NodeState) -> Vec<Change> {
     let steers = |portal| {
         now.iter().any(|change| matches!(change, Change::SetSteering(said) if said.portal == portal))
     };
+    let routes_on = now.iter().any(|change| matches!(change, Change::SetRouting { .. }));
     let routes: HashSet<_> = state.routes.iter().map(|route| (route.spec.net, route.spec.gateway)).collect();
     let peers: HashMap<Nid, &PeerRecord> = state.peers.iter().map(|peer| (peer.primary_nid, peer)).collect();
     let later_peers: HashMap<Nid, &PeerSpec> = now
@@ -205,6 +206,9 @@ fn gone(before: &[Change], now: &[Change], state: &NodeState) -> Vec<Change> {
                 if !has_global(global) && state.globals.get(global) != value {
                     changes.push(Change::SetGlobal { global, value });
                 }
+            }
+            Change::SetRouting { on: true } if !routes_on => {
+                changes.push(Change::SetRouting { on: false });
             }
             Change::AddUdsp { rule, .. } => {
                 let index = state.udsp.iter().position(|known| known == rule);

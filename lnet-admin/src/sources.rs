@@ -172,6 +172,7 @@ pub(super) fn passable(
     let is_own = |ip| host.iter().any(|interface| interface.addresses.contains(&ip));
     let mut told = Vec::new();
     let mut items = document.items;
+    let mut own = None;
     items.retain(|item| {
         let Instruction::Change(change) = &item.action else { return true };
         let Change::AddRoute(spec) = &**change else { return true };
@@ -179,12 +180,16 @@ pub(super) fn passable(
             _ if nets.contains(&spec.net) => "the net is this node's own",
             _ if !nets.contains(&spec.gateway.net()) => "no NI here is on the net of the gateway",
             Some(ip) if is_own(ip) => {
-                "the gateway is this node, which forwards once `lnetctl set routing 1` says so"
+                own = own.or(Some(item.position));
+                "the gateway is this node, which is a router then"
             }
             _ => return true,
         };
         told.push(format!("{}: route {spec} is passed over: {why}", item.position));
         false
     });
+    if let Some(position) = own {
+        items.extend(Document::of(position, "routes", Change::SetRouting { on: true }).items);
+    }
     (Document { items, ..document }, told)
 }

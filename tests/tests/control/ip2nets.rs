@@ -5,7 +5,7 @@
 use lnet_tests::netns::{NETNS_NODES, Netns, Wiring, ip, require_privilege, wait_until};
 use rustix::process::Signal;
 
-use crate::run::{Daemon, Directory, PATIENCE};
+use crate::run::{Daemon, Directory, PATIENCE, until_shown};
 
 /// Two rails with an IPv6 address beside the IPv4 address of each, and the ends of the near node.
 struct Host {
@@ -247,6 +247,8 @@ fn a_node_starts_with_routes() {
     assert_eq!(shown.matches("net: tcp9").count(), 5, "{shown}");
     assert!(shown.contains("hop: 3") && shown.contains("priority: 2"), "{shown}");
     let log = node.directory.log();
+    // As the kernel's module does, it forwards then.
+    until_shown(&node, "routing show", "enable: 1");
     for part in ["tcp7", "the gateway is this node", "tcp8", "no NI here is on the net of the gateway"] {
         assert!(log.contains(part), "{part}: {log}");
     }
