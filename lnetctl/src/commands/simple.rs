@@ -125,9 +125,7 @@ pub(super) fn lnet(daemon: &mut Daemon<'_>, command: LnetCommand) -> Result<()> 
 }
 
 pub(super) fn usage(daemon: &mut Daemon<'_>) -> Result<()> {
-    let usage = daemon.ask(Task::new("show", "usage"), Client::usage)?;
-    daemon.print_record(&usage, document::usage);
-    Ok(())
+    daemon.show("usage", Client::usage, document::usage)
 }
 
 pub(super) fn stats(daemon: &mut Daemon<'_>, command: StatsCommand) -> Result<()> {

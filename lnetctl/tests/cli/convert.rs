@@ -100,6 +100,13 @@ fn missing_hops_are_filled() {
     bad(&["--default-hop", "0", routes], "", 1, &["0"]);
 }
 
+/// JSON is as the schema says.
+#[test]
+fn json_is_as_documented() {
+    let text = ["networks=tcp(eth0)[1]", "tcp1(eth1)[0] 10.0.0.*; o2ib 2 10.0.0.1@tcp:1", "--json"];
+    crate::schema::check(&convert(&text, "").stdout);
+}
+
 /// Test 607: a range that begins with a star stands in quotes.
 #[test]
 fn stars_are_quoted() {

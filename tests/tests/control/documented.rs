@@ -44,6 +44,7 @@ fn json_of_real_nodes_is_as_documented() {
         "steering show",
         "param get",
         "debug recovery --local",
+        "usage",
         "capture show",
         "frames show",
         "load show",
