@@ -8,6 +8,7 @@ use lnet_core::health::HealthStatus;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{
     DiscoveryCounters, LocalNetState, LocalNiState, NetRoute, NiConfig, PeerTraffic, Recovery, RouterState,
+    Settings,
 };
 use lnet_core::shard::{self, PoolUsage};
 use lnet_core::stats::{self, NiCounters, TypeCounts};
@@ -186,7 +187,12 @@ impl Control {
             };
             let is_alive =
                 node.peer(&ni.nid).filter(|peer| peer.is_gateway()).map(|_| ni.is_up != Some(false));
-            PeerNiRecord { udsp, is_claim, is_alive, ..peer_ni_record(ni, &sum, tunables(&ni.nid)) }
+            PeerNiRecord {
+                udsp,
+                is_claim,
+                is_alive,
+                ..peer_ni_record(ni, &sum, tunables(&ni.nid), node.settings())
+            }
         };
         let record = |peer: &lnet_core::node::Peer| PeerRecord {
             primary_nid: peer.shown_primary(),
@@ -312,11 +318,13 @@ impl PeerSum {
 fn peer_ni_record(
     ni: &lnet_core::node::PeerNi,
     sum: &PeerSum,
-    tunables: Option<lnet_core::tunables::NetTunables>,
+    tunables: Option<NetTunables>,
+    settings: &Settings,
 ) -> PeerNiRecord {
     let max = tunables.map_or(sum.credits_max, |tunables| tunables.peer_credits.into());
-    let buffers = tunables.map_or(0, |tunables| i64::from(tunables.peer_buffer_credits));
-    let routed = if buffers > 0 { buffers } else { max };
+    let routed = tunables.map_or(max, |tunables| {
+        settings.router_credits(tunables.peer_credits, tunables.peer_buffer_credits).into()
+    });
     let failed = |status| sum.counters.failed.of(status);
     let traffic_state = PeerTraffic {
         has_carried: sum.counters.sent.total() + sum.counters.received.total() > 0,

@@ -6,7 +6,7 @@ use core::str::FromStr;
 use crate::named;
 
 named! {
-    /// A parameter of a node: what it does about gateways.
+    /// A parameter of a node: what it does about gateways, and as one.
     Parameter {
         /// Seconds between checks of a gateway by one of its nets; 0 ends them once one has gone well.
         AliveRouterCheckInterval => "alive_router_check_interval",
@@ -16,6 +16,9 @@ named! {
         CheckRoutersBeforeUse => "check_routers_before_use",
         /// Whether a route is down while its gateway tells that it has no NI up on the net behind it: 0 or 1.
         AvoidAsymRouterFailure => "avoid_asym_router_failure",
+        /// Messages of one peer NI that a router takes at once, on nets that say nothing else; 0 is as many
+        /// as may go there at once.
+        PeerBufferCredits => "peer_buffer_credits",
     }
 }
 
@@ -26,7 +29,7 @@ impl Parameter {
         match self {
             Self::AliveRouterCheckInterval => 60,
             Self::RouterPingTimeout => 50,
-            Self::CheckRoutersBeforeUse => 0,
+            Self::CheckRoutersBeforeUse | Self::PeerBufferCredits => 0,
             Self::AvoidAsymRouterFailure => 1,
         }
     }
@@ -35,7 +38,7 @@ impl Parameter {
     #[must_use]
     pub const fn range(self) -> (u32, u32) {
         match self {
-            Self::AliveRouterCheckInterval => (0, i32::MAX as u32),
+            Self::AliveRouterCheckInterval | Self::PeerBufferCredits => (0, i32::MAX as u32),
             Self::RouterPingTimeout => (1, i32::MAX as u32),
             Self::CheckRoutersBeforeUse | Self::AvoidAsymRouterFailure => (0, 1),
         }

@@ -202,7 +202,7 @@ impl<O> NiConfig<O> {
         let NetTunables { credits, peer_credits, peer_buffer_credits, peer_timeout_s } = self.tunables;
         let local = LocalNi::new(self.spec.nid, credits, peer_credits, timeout);
         LocalNi {
-            router_credits: if peer_buffer_credits == 0 { peer_credits } else { peer_buffer_credits },
+            router_credits: settings.router_credits(peer_credits, peer_buffer_credits),
             drops_for_silent: peer_timeout_s > 0,
             lnd_timeout: Some(lnd_timeout),
             facts: self.spec.options.facts,

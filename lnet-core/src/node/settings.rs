@@ -31,6 +31,16 @@ impl Settings {
         self.globals[setting as usize]
     }
 
+    /// Messages of one peer NI that a router takes at once, where its net has these credits (LNet `router.c:
+    /// lnet_peer_buffer_credits`).
+    #[must_use]
+    pub const fn router_credits(&self, peer_credits: u32, peer_buffer_credits: u32) -> u32 {
+        match (peer_buffer_credits, self.parameter(Parameter::PeerBufferCredits)) {
+            (0, 0) => peer_credits,
+            (0, credits) | (credits, _) => credits,
+        }
+    }
+
     /// The value of a parameter.
     #[must_use]
     pub const fn parameter(&self, parameter: Parameter) -> u32 {

@@ -301,4 +301,10 @@ fn router_credits_are_those_of_the_net() {
         let (_, local) = runner.topology.local_nis().last().unwrap();
         assert_eq!(local.router_credits, expected);
     }
+    // A parameter of the node counts where the net says nothing.
+    let parameter = Parameter::PeerBufferCredits;
+    runner.batch(&[NodeChange::SetParameter { parameter, value: 77 }]).unwrap();
+    let credits: Vec<_> =
+        runner.topology.local_nis().skip(1).map(|(_, local)| local.router_credits).collect();
+    assert_eq!(credits, [77, 77, 30]);
 }

@@ -537,7 +537,7 @@ fn frames_that_are_not_accounted_for_fail_the_check() {
 fn parameters_are_shown_and_set_by_name() {
     let node = Node::start(Model::new(1));
     let all = "param:\n      alive_router_check_interval: 60\n      router_ping_timeout: 50\n      \
-               check_routers_before_use: 0\n      avoid_asym_router_failure: 1\n";
+               check_routers_before_use: 0\n      avoid_asym_router_failure: 1\n      peer_buffer_credits: 0\n";
     assert_eq!(node.good("param get"), all);
     node.good("param set check_routers_before_use 1");
     node.good("lnet configure");
@@ -555,7 +555,7 @@ fn parameters_are_shown_and_set_by_name() {
         ("set router_ping_timeout x", "1 to 2147483647 is expected"),
         ("set avoid_asym_router_failure 2", "0 to 1 is expected"),
         ("set avoid_asym_router_failure -1", "0 to 1 is expected"),
-        ("set live_router_check_interval 1", "avoid_asym_router_failure is expected"),
+        ("set live_router_check_interval 1", "peer_buffer_credits is expected"),
     ] {
         node.bad(&format!("param {wrong}"), 234, &["add:\n-     param:\n            errno: -22", expected]);
     }
