@@ -38,7 +38,8 @@ impl Control {
             count("nis", nis as u64, limits.nis),
             UsageCount { name: "peers".into(), used: known_peers as u64, limit: peers_max },
         ];
-        let [resident_bytes, resident_bytes_max, locked_bytes] = ["VmRSS:", "VmHWM:", "VmLck:"].map(memory);
+        let [resident_bytes, resident_bytes_max, locked_bytes] =
+            ["VmRSS:", "VmHWM:", "VmLck:"].map(memory_bytes);
         let shards = (0..).zip(told).map(shard).collect();
         Ok(UsageRecord { resident_bytes, resident_bytes_max, locked_bytes, counts, shards })
     }
@@ -55,7 +56,7 @@ fn cpus() -> Vec<u32> {
 }
 
 /// Bytes of a line of the process's status; 0 where the kernel has no such line.
-fn memory(key: &str) -> u64 {
+pub(super) fn memory_bytes(key: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(key));
     let kib: Option<u64> = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse().ok());

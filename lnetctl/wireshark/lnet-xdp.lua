@@ -70,13 +70,15 @@ proto.fields = f
 local cut = ProtoExpert.new("lnetxdp.cut", "Fewer bytes than the headers say", expert.group.MALFORMED, expert.severity.ERROR)
 proto.experts = { cut }
 
+-- Names of net types.
+local NETS = { [2] = "tcp", [5] = "o2ib", [9] = "lo", [88] = "xdp" }
+
 -- A NID in its large form, as text.
 local function nid(range)
   local extra, net_type, number = range(0, 1):uint(), range(1, 1):uint(), range(2, 2):uint()
   if net_type == 255 then return "<?>" end
-  local net = net_type == 88 and "xdp" or string.format("net%d.", net_type)
-  local suffix = number == 0 and net or net .. number
-  if net_type ~= 88 then suffix = net .. number end
+  local net = NETS[net_type] or string.format("net%d.", net_type)
+  local suffix = (number == 0 and NETS[net_type]) and net or net .. number
   local address
   if extra == 0 then
     address = tostring(range(4, 4):ipv4())

@@ -18,6 +18,7 @@ use lnet_wire::{Global, Nid};
 use serde::Serialize;
 
 use super::control::Control;
+use super::usage;
 use page::{Labels, Page, Reading};
 
 pub(crate) use http::{listen, serve};
@@ -83,7 +84,7 @@ impl Control {
         page.add("lnet_configured", "Whether the node is configured", Labels::new(), gauge(is_configured));
         let shards = gauge(self.lnet.shard_count());
         page.add("lnet_shards", "Shards of the node", Labels::new(), shards);
-        let used = gauge(resident_bytes());
+        let used = gauge(usage::memory_bytes("VmRSS:"));
         page.add("lustre_lnet_mem_used", "Resident memory of the daemon, bytes", Labels::new(), used.clone());
         let component = || ["component", "target"].map(|name| (name, "lnet".to_owned())).to_vec();
         let help = "Resident memory of the daemon";
@@ -258,7 +259,11 @@ fn add_peers(page: &mut Page, PeerPage { peers, .. }: &PeerPage) {
             ("lnet_peer_credits", "Credits not in use, less what waits", gauge(credits.available_tx_credits)),
             ("lnet_peer_credits_max", "All credits of the peer NI", gauge(credits.max_ni_tx_credits)),
             ("lnet_peer_credits_min", "Fewest credits not in use", gauge(credits.min_tx_credits)),
-            ("lnet_peer_queued_bytes", "Messages that wait for credits", gauge(credits.tx_queue_bytes)),
+            (
+                "lnet_peer_queued_bytes",
+                "Bytes of messages that are under way or wait",
+                gauge(credits.tx_queue_bytes),
+            ),
         ] {
             page.add(name, help, of_nid(&ni.nid), value);
         }
@@ -301,11 +306,4 @@ fn add_routes(page: &mut Page, RoutePage { routes, .. }: &RoutePage) {
         let labels = vec![("net", net), ("gateway", gateway)];
         page.add("lnet_route_up", "Whether messages may go by the route", labels, is_up);
     }
-}
-
-/// Memory of this process that is resident; 0 where the kernel does not say.
-fn resident_bytes() -> u64 {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")?.strip_suffix(" kB"));
-    resident.and_then(|kib| kib.trim().parse::<u64>().ok()).unwrap_or(0) << 10
 }

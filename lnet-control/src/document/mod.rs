@@ -156,7 +156,7 @@ pub enum Shown {
     Selection,
     /// The counters of the node.
     Statistics,
-    /// Drop rules.
+    /// Rules that drop messages or hold them up.
     FaultRules,
     /// Policies of portals.
     Steering,

@@ -50,8 +50,13 @@ pub(super) fn show(daemon: &Daemon<'_>, path: &Path) -> Result<()> {
     loop {
         match reader.next() {
             Ok((bytes, block)) => {
-                if let PcapBlockOwned::NG(Block::InterfaceDescription(interface)) = &block {
-                    links.push((interface.linktype.0, interface.ts_resolution().unwrap_or(1_000_000)));
+                match &block {
+                    // Interfaces of each section have numbers of their own.
+                    PcapBlockOwned::NG(Block::SectionHeader(_)) => links.clear(),
+                    PcapBlockOwned::NG(Block::InterfaceDescription(interface)) => {
+                        links.push((interface.linktype.0, interface.ts_resolution().unwrap_or(1_000_000)));
+                    }
+                    _ => {}
                 }
                 if let PcapBlockOwned::NG(Block::EnhancedPacket(packet)) = &block
                     && let Some((link, per_second)) = links.get(packet.if_id as usize)
@@ -79,6 +84,7 @@ pub(super) fn show(daemon: &Daemon<'_>, path: &Path) -> Result<()> {
                     return Err(wrong("a block is too long"));
                 }
             }
+            Err(PcapError::BufferTooSmall) => return Err(wrong("a block is too long")),
             Err(PcapError::UnexpectedEof) => return Err(wrong("it ends within a block")),
             Err(_) => return Err(wrong("a block makes no sense")),
         }

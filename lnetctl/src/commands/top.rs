@@ -331,6 +331,9 @@ fn lines(buffer: &Buffer) -> impl Iterator<Item = String> {
     })
 }
 
+/// After so long the first rates are drawn.
+const FIRST_INTERVAL: Duration = Duration::from_millis(250);
+
 /// Draws until a key ends it.
 fn follow(
     daemon: &mut Daemon<'_>,
@@ -338,7 +341,8 @@ fn follow(
     mut before: Look,
     interval: Duration,
 ) -> Result<()> {
-    let mut due = Instant::now();
+    // Rates of a few milliseconds say nothing.
+    let mut due = before.at + interval.min(FIRST_INTERVAL);
     let mut picture = None;
     loop {
         if Instant::now() >= due {

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::Args;
 use lnet_control::client::{Client, ClientError};
 use lnet_control::document;
+use lnet_model::pool::PoolKind;
 use lnet_model::records::{PeerRecord, RouteRecord};
 use serde_json::{Value, json};
 
@@ -122,7 +123,11 @@ fn facts(client: &mut Client) -> std::result::Result<Facts, ClientError> {
     }
     let globals = client.globals()?;
     facts.extend(globals.entries().map(|(name, value)| (format!("global {name}"), value.to_string())));
-    put_leaves(&mut facts, "routing", &json!(client.routing()?));
+    let routing = client.routing()?;
+    put_leaves(&mut facts, "routing", &json!({"state": routing.state}));
+    for kind in PoolKind::ALL {
+        facts.insert(format!("routing {}", kind.setting()), routing.buffer_count(kind).to_string());
+    }
     let rest = [document::udsp(&client.udsp()?, None), document::steering(&client.steering()?)];
     rest.into_iter().flatten().for_each(|(key, value)| put_leaves(&mut facts, &key, &value));
     for (kind, rules) in [

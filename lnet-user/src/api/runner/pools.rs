@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use lnet_core::node::{DriverError, RouterState};
 use lnet_io::memory::Buffer;
+use lnet_model::Errno;
 use lnet_model::pool::PoolKind;
 
 use super::Done;
@@ -58,7 +59,7 @@ impl Core {
                 while missing[pool as usize] > 0 {
                     let buffers = self.router_buffers(pool, missing[pool as usize].min(STEP_BUFFERS));
                     let buffers = buffers.map_err(|error| DriverError {
-                        errno: error.raw_os_error().unwrap_or(12),
+                        errno: error.raw_os_error().unwrap_or(Errno::NOMEM.0.into()),
                         message: format!("no memory for router buffers: {error}"),
                     })?;
                     let asked = shard.ask(move |worker| worker.add_router_buffers(pool, buffers)).await;

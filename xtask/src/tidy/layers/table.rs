@@ -289,7 +289,7 @@ pub(in crate::tidy) const TABLE: &[Crate] = &[
             ("reload", &["control"]),
             ("usage", &["control"]),
             ("handler", &["control", "error", "interfaces", "plan", "records", "services"]),
-            ("metrics", &["control", "records", "services"]),
+            ("metrics", &["control", "records", "services", "usage"]),
             ("serve", &["control", "error", "metrics"]),
         ],
     },
