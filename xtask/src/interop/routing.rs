@@ -15,6 +15,10 @@ pub(super) const CHECKS: &str = "alive_router_check_interval=3 router_ping_timeo
 /// How long routing takes to go on or off by these.
 const WAIT: Duration = Duration::from_secs(60);
 
+/// How long a kernel node may take to connect to a daemon that was away: its tries come to be 60 s apart
+/// (LNet `socklnd_modparams.c: max_reconnectms`).
+const RECONNECT: Duration = Duration::from_secs(120);
+
 /// Has the kernel nodes reach each other by us.
 fn route(lab: &Lab) -> Result<()> {
     for (node, at) in [(1, 0), (2, 1)] {
@@ -57,7 +61,7 @@ pub(super) fn router(lab: &mut Lab) -> Result<String> {
             ensure!(shown.contains("enable: 1"), "{shown}");
             Ok(())
         })?;
-        lab.until(|| both_reach(lab))?;
+        lab.within(RECONNECT, || both_reach(lab))?;
         let before = counted(lab, "route_count")?;
         for (from, to) in [(0, 1), (1, 0)] {
             for test in ["ping", "brw read check=full size=4K", "brw write check=full size=4K", READ, WRITE] {
