@@ -64,7 +64,7 @@ pub(crate) struct Options {
     #[arg(long)]
     group: Option<String>,
     /// Tell metrics for Prometheus at http://ADDR/metrics: a port of 127.0.0.1, or an address with a port,
-    /// such as [::]:9989; all who reach it may read
+    /// such as `[::]:9989`; all who reach it may read
     #[arg(long, value_name = "ADDR", value_parser = metrics_address)]
     metrics: Option<SocketAddr>,
     /// Configure the node at the start by this YAML document; `lnetctl lnet configure --all` does it again,
