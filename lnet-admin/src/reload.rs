@@ -16,7 +16,7 @@ use lnet_model::route::RouteSpec;
 use lnet_model::steering::{PortalPolicy, SteeringPolicy};
 use lnet_model::text::NidText;
 use lnet_model::{Errno, Refusal};
-use lnet_wire::Nid;
+use lnet_wire::{Net, Nid};
 use tracing::{error, info, warn};
 
 use super::control::Control;
@@ -56,22 +56,16 @@ impl Control {
             let state = self.state().await?;
             let asked: Vec<Change> =
                 documents.iter().flat_map(|(_, document)| document.changes().cloned()).collect();
-            let deletions = gone(&self.carried_out.borrow(), &asked, &state);
-            let between = without(state.clone(), &deletions);
-            let mut changes = Unique::default();
-            let mut locations: Vec<Option<String>> = Vec::new();
-            for change in deletions {
-                changes.push(change);
-                locations.resize(changes.list.len(), None);
-            }
+            let mut changes = gone(&self.carried_out.borrow(), &asked, &state);
+            let between = without(state.clone(), &changes.list);
             for (origin, document) in &documents {
                 for (item, change) in document.plan(&between) {
-                    changes.push(change);
-                    let location = || Some(format!("{origin}: {}: {}: ", item.position, item.entity));
-                    locations.resize_with(changes.list.len(), location);
+                    let location = format!("{origin}: {}: {}: ", item.position, item.entity);
+                    changes.push(Some(location), change);
                 }
             }
-            let changes = changes.list;
+            routes_again(&mut changes, &state, &between);
+            let (locations, changes): (Vec<_>, Vec<_>) = changes.list.into_iter().unzip();
             if changes.is_empty() {
                 self.carried_out.replace(asked);
                 return Ok(Vec::new());
@@ -133,23 +127,47 @@ impl Control {
     }
 }
 
-/// Changes, each once.
+/// Changes, each once, with where the start-up says it.
 #[derive(Default)]
 struct Unique {
-    list: Vec<Change>,
+    list: Vec<(Option<String>, Change)>,
     texts: HashSet<String>,
 }
 
 impl Unique {
-    fn push(&mut self, change: Change) {
+    fn push(&mut self, location: Option<String>, change: Change) {
         if self.texts.insert(format!("{change:?}")) {
-            self.list.push(change);
+            self.list.push((location, change));
+        }
+    }
+}
+
+/// Adds again the routes of clients that go with the last NI of a net that comes again: the node drops the
+/// routes by gateways on a net without NIs.
+fn routes_again(changes: &mut Unique, state: &NodeState, between: &NodeState) {
+    let asked = |change: &Change| match change {
+        Change::DeleteRoute { net, gateway } | Change::AddRoute(RouteSpec { net, gateway, .. }) => {
+            Some((*net, *gateway))
+        }
+        _ => None,
+    };
+    let known = between.routes.iter().map(|route| (route.spec.net, route.spec.gateway));
+    let settled: HashSet<_> =
+        known.chain(changes.list.iter().filter_map(|(_, change)| asked(change))).collect();
+    let added = |change: &Change| match change {
+        Change::AddNi(spec) => Some(spec.net),
+        _ => None,
+    };
+    let nets: HashSet<Net> = changes.list.iter().filter_map(|(_, change)| added(change)).collect();
+    for spec in state.routes.iter().map(|route| route.spec) {
+        if nets.contains(&spec.gateway.net()) && !settled.contains(&(spec.net, spec.gateway)) {
+            changes.push(None, Change::AddRoute(spec));
         }
     }
 }
 
 /// What takes away what the start-up said before and says no more, as far as it is there.
-fn gone(before: &[Change], now: &[Change], state: &NodeState) -> Vec<Change> {
+fn gone(before: &[Change], now: &[Change], state: &NodeState) -> Unique {
     let said: HashSet<String> = now.iter().map(|change| format!("{change:?}")).collect();
     let lost: Vec<_> = before.iter().filter(|change| !said.contains(&format!("{change:?}"))).collect();
     let has_global = |global| {
@@ -175,14 +193,14 @@ fn gone(before: &[Change], now: &[Change], state: &NodeState) -> Vec<Change> {
         if let Change::AddRoute(RouteSpec { net, gateway, .. }) = change
             && routes.contains(&(*net, *gateway))
         {
-            changes.push(Change::DeleteRoute { net: *net, gateway: *gateway });
+            changes.push(None, Change::DeleteRoute { net: *net, gateway: *gateway });
         }
     }
     for change in lost {
         match change {
             Change::AddNi(spec) => {
                 if let Some(ni) = ni_of(spec, state).filter(|ni| !stays(ni, spec, now, state)) {
-                    changes.push(Change::DeleteNi(NiName::Nid(ni.nid)));
+                    changes.push(None, Change::DeleteNi(NiName::Nid(ni.nid)));
                 }
             }
             Change::AddPeer(spec) => {
@@ -191,24 +209,24 @@ fn gone(before: &[Change], now: &[Change], state: &NodeState) -> Vec<Change> {
                 let flags = |spec: &PeerSpec| (spec.multi_rail, spec.lock_primary);
                 let later = later_peers.get(&primary_nid).filter(|later| flags(later) == flags(spec));
                 let Some(later) = later else {
-                    changes.push(Change::DeletePeer { primary_nid, nids: Vec::new(), force: true });
+                    changes.push(None, Change::DeletePeer { primary_nid, nids: Vec::new(), force: true });
                     continue;
                 };
                 let has = |nid: &Nid| peer.nis.iter().any(|ni| ni.nid == *nid);
                 let leaves = |nid: &&Nid| **nid != primary_nid && !later.nids.contains(nid) && has(nid);
                 let nids: Vec<_> = spec.nids.iter().filter(leaves).copied().collect();
                 if !nids.is_empty() {
-                    changes.push(Change::DeletePeer { primary_nid, nids, force: false });
+                    changes.push(None, Change::DeletePeer { primary_nid, nids, force: false });
                 }
             }
             Change::SetGlobal { global, .. } => {
                 let (global, value) = (*global, global.default_value());
                 if !has_global(global) && state.globals.get(global) != value {
-                    changes.push(Change::SetGlobal { global, value });
+                    changes.push(None, Change::SetGlobal { global, value });
                 }
             }
             Change::SetRouting { on: true } if !routes_on => {
-                changes.push(Change::SetRouting { on: false });
+                changes.push(None, Change::SetRouting { on: false });
             }
             Change::AddUdsp { rule, .. } => {
                 let index = state.udsp.iter().position(|known| known == rule);
@@ -217,18 +235,18 @@ fn gone(before: &[Change], now: &[Change], state: &NodeState) -> Vec<Change> {
             Change::AddDropRule(rule) => {
                 let (source, destination) = (rule.filter.source, rule.filter.destination);
                 if state.drop_rules.iter().any(|known| known.rule == *rule) {
-                    changes.push(Change::DeleteDropRules { source, destination });
+                    changes.push(None, Change::DeleteDropRules { source, destination });
                 }
             }
             Change::AddDelayRule(spec) => {
                 let (source, destination) = (spec.filter.source, spec.filter.destination);
                 if state.delay_rules.iter().any(|known| known.rule == *spec) {
-                    changes.push(Change::DeleteDelayRules { source, destination });
+                    changes.push(None, Change::DeleteDelayRules { source, destination });
                 }
             }
             Change::SetSteering(PortalPolicy { portal, .. }) if !steers(*portal) => {
                 let policy = PortalPolicy { portal: *portal, policy: SteeringPolicy::DEFAULT };
-                changes.push(Change::SetSteering(policy));
+                changes.push(None, Change::SetSteering(policy));
             }
             _ => {}
         }
@@ -236,8 +254,8 @@ fn gone(before: &[Change], now: &[Change], state: &NodeState) -> Vec<Change> {
     // The last first: the others have their indices still.
     rules.sort_unstable();
     rules.dedup();
-    rules.into_iter().rev().for_each(|index| changes.push(Change::DeleteUdsp { index: Some(index) }));
-    changes.list
+    rules.into_iter().rev().for_each(|index| changes.push(None, Change::DeleteUdsp { index: Some(index) }));
+    changes
 }
 
 /// The NI that a specification has made.
@@ -261,9 +279,9 @@ fn stays(ni: &NiRecord, spec: &NiSpec, now: &[Change], state: &NodeState) -> boo
 }
 
 /// The state behind deletions: what is asked for anew is planned from it.
-fn without(mut state: NodeState, deletions: &[Change]) -> NodeState {
+fn without(mut state: NodeState, deletions: &[(Option<String>, Change)]) -> NodeState {
     let (mut peers, mut routes) = (HashSet::new(), HashSet::new());
-    for change in deletions {
+    for (_, change) in deletions {
         match change {
             Change::DeleteNi(NiName::Nid(nid)) => {
                 state.nets.iter_mut().for_each(|net| net.nis.retain(|ni| ni.nid != *nid));
@@ -291,6 +309,10 @@ fn without(mut state: NodeState, deletions: &[Change]) -> NodeState {
     }
     state.nets.retain(|net| !net.nis.is_empty());
     state.peers.retain(|peer| !peers.contains(&peer.primary_nid));
-    state.routes.retain(|route| !routes.contains(&(route.spec.net, route.spec.gateway)));
+    // Routes go with the net of their gateway.
+    let nets: HashSet<Net> = state.nets.iter().map(|net| net.net).collect();
+    state.routes.retain(|RouteRecord { spec, .. }| {
+        !routes.contains(&(spec.net, spec.gateway)) && nets.contains(&spec.gateway.net())
+    });
     state
 }
