@@ -65,6 +65,7 @@ impl Control {
                 }
             }
             routes_again(&mut changes, &state, &between);
+            document::order_globals(&mut changes.list, &state.globals);
             let (locations, changes): (Vec<_>, Vec<_>) = changes.list.into_iter().unzip();
             if changes.is_empty() {
                 self.carried_out.replace(asked);

@@ -24,7 +24,7 @@ use thiserror::Error;
 pub use daemon::{DaemonOption, daemon_options};
 pub use diff::diff;
 pub use output::{Map, Yaml};
-pub use plan::{differences, passed_over};
+pub use plan::{differences, order_globals, passed_over};
 pub use read::parse;
 pub use show::{
     Detail, Failure, NodeState, RouteFilter, captures, cpts_of, delay_rules, drop_rules, explain, export,

@@ -125,7 +125,7 @@ fn ni_differences(spec: &NiSpec, state: &NodeState) -> Vec<String> {
 
 /// Brings tunables that limit each other into an order in which each step is allowed, if the end is: LNet
 /// wants fewer retries than seconds of a transaction, and none without health.
-fn order_globals(changes: &mut [(&Item, Change)], now: &Globals) {
+pub fn order_globals<T: Clone>(changes: &mut [(T, Change)], now: &Globals) {
     let global_of = |change: &Change| match change {
         Change::SetGlobal { global, value } => Some((*global, *value)),
         _ => None,
@@ -143,7 +143,7 @@ fn order_globals(changes: &mut [(&Item, Change)], now: &Globals) {
 }
 
 /// Puts the changes that have a rank in its order, in the positions that they have among the others.
-fn order<R: Ord>(changes: &mut [(&Item, Change)], rank: impl Fn(&Change) -> Option<R>) {
+fn order<T: Clone, R: Ord>(changes: &mut [(T, Change)], rank: impl Fn(&Change) -> Option<R>) {
     let indices: Vec<_> = (0..changes.len()).filter(|index| rank(&changes[*index].1).is_some()).collect();
     let mut ranked: Vec<_> = indices.iter().map(|index| changes[*index].clone()).collect();
     ranked.sort_by_key(|(_, change)| rank(change));

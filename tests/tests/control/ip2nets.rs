@@ -2,10 +2,7 @@
 //! strings: tests 150 to 162, 199, 208 and 255 of the catalogue; and start-ups that wait and that are read
 //! again.
 
-use std::path::Path;
-
 use lnet_tests::netns::{NETNS_NODES, Netns, Wiring, ip, require_privilege, wait_until};
-use rustix::process::Signal;
 
 use crate::run::{Daemon, Directory, PATIENCE, until_shown};
 
@@ -348,15 +345,6 @@ fn path_of(directory: &Directory) -> String {
     directory.0.join("node.yaml").display().to_string()
 }
 
-/// What a daemon tells of another document at its path, up to this end.
-fn reloaded(node: &Daemon, path: &Path, document: &str, end: &str) -> String {
-    std::fs::write(path, document).unwrap();
-    let before = node.directory.log().len();
-    node.signal(Signal::HUP);
-    wait_until("the reload is told", PATIENCE, || node.directory.log()[before..].contains(end));
-    node.directory.log()[before..].to_owned()
-}
-
 /// SIGHUP carries out what has changed in a document, whole, and tells it; a broken one changes nothing.
 #[test]
 fn a_start_up_is_read_again() {
@@ -373,7 +361,7 @@ fn a_start_up_is_read_again() {
     let path = directory.file("node.yaml", &format!("net:\n{}{route}{global}", net(first, 64)));
     let node =
         Daemon::start(directory, Some(host.netns.a()), &format!("--mode socket --config {}", path.display()));
-    let reload = |document: &str, end: &str| reloaded(&node, &path, document, end);
+    let reload = |document: &str, end: &str| node.reload(&path, document, end);
     // Clients' own changes stay.
     node.good("peer add --prim_nid 10.50.0.1@tcp");
     let unchanged = node.good("export --backup");
@@ -436,7 +424,7 @@ fn routes_stay_where_an_ni_is_made_anew() {
     let node =
         Daemon::start(directory, Some(host.netns.a()), &format!("--mode socket --config {}", path.display()));
     node.good(&format!("route add --net tcp8 --gateway {}.78@tcp --hop 2 --priority 3", prefix(one)));
-    let told = reloaded(&node, &path, &document(48), "reload: done");
+    let told = node.reload(&path, &document(48), "reload: done");
     assert!(told.contains(&format!("- net tcp: ni {one}@tcp")) && told.contains("credits 48"), "{told}");
     let shown = node.good("route show -v");
     assert!(shown.contains("net: tcp9"), "{shown}");
@@ -445,7 +433,7 @@ fn routes_stay_where_an_ni_is_made_anew() {
         "{shown}"
     );
     // The net goes for good, and its routes with it.
-    let told = reloaded(&node, &path, "# nothing\n", "reload: done");
+    let told = node.reload(&path, "# nothing\n", "reload: done");
     assert!(told.contains("- net tcp") && node.good("route show").is_empty(), "{told}");
     node.stop();
 }

@@ -146,6 +146,15 @@ impl Daemon {
         self.directory.socket()
     }
 
+    /// What it tells of another start-up document at this path, up to this end.
+    pub(crate) fn reload(&self, path: &Path, document: &str, end: &str) -> String {
+        fs::write(path, document).unwrap();
+        let before = self.directory.log().len();
+        self.signal(Signal::HUP);
+        wait_until("the reload is told", PATIENCE, || self.directory.log()[before..].contains(end));
+        self.directory.log()[before..].to_owned()
+    }
+
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }

@@ -280,3 +280,22 @@ fn imports_at_once_lose_nothing() {
     }
     node.stop();
 }
+
+/// Tunables that limit each other go from a document in an order in which each step is allowed.
+#[test]
+fn tunables_that_limit_each_other_go_together() {
+    let directory = Directory::new();
+    let path = directory.file("node.yaml", "global:\n  transaction_timeout: 400\n  retry_count: 200\n");
+    let node = Daemon::start(directory, None, &format!("--config {}", path.display()));
+    assert!(node.good("global show").contains("retry_count: 200"));
+    let told = node.reload(&path, "# nothing\n", "reload: done");
+    assert!(told.contains("~ global retry_count: 200 -> 2"), "{told}");
+    let shown = node.good("global show");
+    assert!(shown.contains("transaction_timeout: 150") && shown.contains("retry_count: 2\n"), "{shown}");
+    // One goes, and the other comes to be lower.
+    node.reload(&path, "global:\n  transaction_timeout: 400\n  retry_count: 200\n", "reload: done");
+    let told = node.reload(&path, "global:\n  retry_count: 30\n", "reload: done");
+    assert!(told.contains("~ global retry_count: 200 -> 30"), "{told}");
+    assert!(node.good("global show").contains("transaction_timeout: 150"));
+    node.stop();
+}
