@@ -7,7 +7,7 @@ use std::pin::pin;
 use std::time::{Duration, Instant};
 
 use lnet_control::server::{self, Access, Listener, ServerLimits};
-use lnet_model::request::{Change, ChangeSet};
+use lnet_model::request::{Change, ChangeSet, Effect};
 use lnet_model::{Errno, Refusal};
 use lnet_user::api::Lnet;
 use lnet_wire::Parameter;
@@ -176,14 +176,22 @@ impl Control {
         }
     }
 
-    /// Does what is to be done at the start; the refusal where something is absent that is waited for.
+    /// Does what is to be done at the start; the refusal where something is absent that is waited for. A node
+    /// that a client has configured meanwhile stays as it is.
     async fn start(&self, options: &ServeOptions) -> Result<Option<Refusal>, ControlError> {
         let changes = first_changes(options);
         if changes.is_empty() {
             return Ok(None);
         }
         match self.apply_batch(ChangeSet { changes, dry_run: false, generation: None }).await {
-            Ok(_) => Ok(None),
+            Ok(outcomes) => {
+                let is_configured = options.configures && outcomes.last() == Some(&Effect::Unchanged);
+                let has_start_up = !options.control.start_up.is_empty();
+                if is_configured && has_start_up && self.carried_out.borrow().is_empty() {
+                    warn!("a client has configured the node: the start-up is not carried out until SIGHUP");
+                }
+                Ok(None)
+            }
             Err(refusal) if refusal.errno == Errno::NETDOWN && !options.wait.is_zero() => Ok(Some(refusal)),
             Err(refusal) => Err(refusal.into()),
         }
@@ -212,7 +220,7 @@ impl Control {
             match self.start(options).await? {
                 Some(refusal) => absent = refusal,
                 None => {
-                    info!(after = ?begun.elapsed(), "nothing is absent any more");
+                    info!(after = ?begun.elapsed(), "the start waits no more");
                     return Ok(());
                 }
             }

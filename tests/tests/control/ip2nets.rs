@@ -2,6 +2,8 @@
 //! strings: tests 150 to 162, 199, 208 and 255 of the catalogue; and start-ups that wait and that are read
 //! again.
 
+use std::path::PathBuf;
+
 use lnet_tests::netns::{NETNS_NODES, Netns, Wiring, ip, require_privilege, wait_until};
 
 use crate::run::{Daemon, Directory, PATIENCE, until_shown};
@@ -298,31 +300,42 @@ fn a_node_starts_with_files_of_modprobe() {
     assert!(said.contains("a.conf: line 2, column 14: \"(eth0\": a ( without its )"), "{said}");
 }
 
+impl Host {
+    /// A daemon that waits for an interface, and its document.
+    fn waiting(&self) -> (Daemon, PathBuf) {
+        let directory = Directory::new();
+        let path = directory.file("node.yaml", "net:\n- net type: tcp\n  interfaces: {0: late0}\n");
+        let config = format!("--mode socket --config {}", path.display());
+        let command = directory.command(Some(self.netns.a()), &format!("{config} --wait 60"));
+        let log = std::fs::File::create(directory.0.join("log")).unwrap();
+        let node = Daemon::unheard(directory, command, log.into());
+        wait_until("the wait is told", PATIENCE, || {
+            node.directory.log().contains("waits for what is absent")
+        });
+        (node, path)
+    }
+
+    /// Makes that interface.
+    fn bring_late(&self) {
+        ip(self.netns.a(), "link add late0 type veth peer name late1");
+        ip(self.netns.a(), "link set late0 up");
+        ip(self.netns.a(), "addr add 10.79.0.1/24 dev late0");
+    }
+}
+
 /// A daemon that starts before its interface serves clients, says what it waits for, and goes on once that is
 /// there; without end it waits for nothing.
 #[test]
 fn a_start_waits_for_what_is_absent() {
     let Some(host) = Host::new() else { return };
-    let directory = Directory::new();
-    let path = directory.file("node.yaml", "net:\n- net type: tcp\n  interfaces: {0: late0}\n");
-    let config = format!("--mode socket --config {}", path.display());
-    let mut command = directory.command(Some(host.netns.a()), &format!("{config} --wait 60"));
-    let log = std::fs::File::create(directory.0.join("log")).unwrap();
-    let node = Daemon::unheard(
-        directory,
-        std::mem::replace(&mut command, std::process::Command::new("true")),
-        log.into(),
-    );
-    wait_until("the wait is told", PATIENCE, || node.directory.log().contains("waits for what is absent"));
+    let (node, _) = host.waiting();
     let log = node.directory.log();
     assert!(
         log.contains("node.yaml: line 3, column 19") && log.contains("late0") && !log.contains("ready"),
         "{log}"
     );
     node.bad("net show", &["errno: -100"]);
-    ip(host.netns.a(), "link add late0 type veth peer name late1");
-    ip(host.netns.a(), "link set late0 up");
-    ip(host.netns.a(), "addr add 10.79.0.1/24 dev late0");
+    host.bring_late();
     wait_until("the daemon is ready", PATIENCE, || node.directory.log().contains("ready"));
     assert_eq!(nids(&node), ["10.79.0.1@tcp"]);
     node.stop();
@@ -332,6 +345,24 @@ fn a_start_waits_for_what_is_absent() {
     // What is wrong is not waited for.
     let said = host.refused(&["--networks", "tcp(", "--wait", "60"]);
     assert!(said.contains("a ( without its )"), "{said}");
+}
+
+/// A client configures a node that waits: the log says that the start-up is not carried out, and SIGHUP does
+/// that.
+#[test]
+fn a_client_configures_a_node_that_waits() {
+    let Some(host) = Host::new() else { return };
+    let (node, path) = host.waiting();
+    node.good("lnet configure");
+    wait_until("the daemon is ready", PATIENCE, || node.directory.log().contains("ready"));
+    let log = node.directory.log();
+    assert!(log.contains("WARN") && log.contains("the start-up is not carried out until SIGHUP"), "{log}");
+    assert_eq!(nids(&node), [""; 0]);
+    host.bring_late();
+    let document = std::fs::read_to_string(&path).unwrap();
+    let told = node.reload(&path, &document, "reload: done");
+    assert!(told.contains("+ net tcp") && nids(&node) == ["10.79.0.1@tcp"], "{told}");
+    node.stop();
 }
 
 /// A document of an interface that is absent, in a directory of its own.
