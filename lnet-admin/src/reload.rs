@@ -15,6 +15,7 @@ use lnet_model::request::{Change, ChangeSet, Effect};
 use lnet_model::route::RouteSpec;
 use lnet_model::steering::{PortalPolicy, SteeringPolicy};
 use lnet_model::text::NidText;
+use lnet_model::udsp::{Selection, UdspRule};
 use lnet_model::{Errno, Refusal};
 use lnet_wire::{Net, Nid};
 use tracing::{error, info, warn};
@@ -178,6 +179,11 @@ fn gone(before: &[Change], now: &[Change], state: &NodeState) -> Unique {
         now.iter().any(|change| matches!(change, Change::SetSteering(said) if said.portal == portal))
     };
     let routes_on = now.iter().any(|change| matches!(change, Change::SetRouting { .. }));
+    let is_on = |change: &Change| matches!(change, Change::SetRouting { on: true });
+    // Sizes of pools are forgotten where routing goes off.
+    let routes_later = state.routing.state.is_to_be_on() && (routes_on || !before.iter().any(is_on));
+    let has_pool =
+        |pool| now.iter().any(|change| matches!(change, Change::SetPool { pool: said, .. } if *said == pool));
     let routes: HashSet<_> = state.routes.iter().map(|route| (route.spec.net, route.spec.gateway)).collect();
     let peers: HashMap<Nid, &PeerRecord> = state.peers.iter().map(|peer| (peer.primary_nid, peer)).collect();
     let later_peers: HashMap<Nid, &PeerSpec> = now
@@ -228,6 +234,16 @@ fn gone(before: &[Change], now: &[Change], state: &NodeState) -> Unique {
             }
             Change::SetRouting { on: true } if !routes_on => {
                 changes.push(None, Change::SetRouting { on: false });
+            }
+            Change::SetPool { pool, .. } if routes_later && !has_pool(*pool) => {
+                changes.push(None, Change::SetPool { pool: *pool, buffer_count: 0 });
+            }
+            Change::AddSelection(selection) => {
+                let known = Selection::of(&state.udsp).into_iter().find(|known| known.is_like(selection));
+                let id = known.and_then(|known| known.id());
+                let its = |rule: &UdspRule| id.is_some() && rule.selection == id;
+                let indices = (0..).zip(&state.udsp).filter(|(_, rule)| its(rule)).map(|(index, _)| index);
+                rules.extend(indices);
             }
             Change::AddUdsp { rule, .. } => {
                 let index = state.udsp.iter().position(|known| known == rule);

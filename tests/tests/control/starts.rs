@@ -299,3 +299,40 @@ fn tunables_that_limit_each_other_go_together() {
     assert!(node.good("global show").contains("transaction_timeout: 150"));
     node.stop();
 }
+
+/// Sizes of pools and selection policies of the older form go with the lines of the document that say them;
+/// those of clients stay.
+#[test]
+fn pools_and_selections_go_from_a_document() {
+    let directory = Directory::new();
+    let routing = "routing: {enable: 1}\n";
+    let selections = "selection:\n- {type: nid, nid: '10.0.0.*@tcp', priority: 1}\n- {type: net, net: tcp3, priority: 2}\n";
+    let udsp = "udsp:\n- {src: tcp7, action: {priority: 5}}\n";
+    let document = format!("{routing}buffers: {{small: 256, large: 64}}\n{selections}{udsp}");
+    let path = directory.file("node.yaml", &document);
+    let node = Daemon::start(directory, None, &format!("--config {}", path.display()));
+    node.good("selection net add --net tcp4 --priority 3");
+    assert_eq!(node.good("udsp show").matches("selection: ").count(), 4);
+    let pools = |node: &Daemon| {
+        let shown = node.good("routing show");
+        let pool =
+            |number: u32| shown.lines().any(|line| line.trim().ends_with(&format!("nbuffers: {number}")));
+        ([256, 64].map(pool), shown)
+    };
+    assert_eq!(pools(&node).0, [true, true], "{}", pools(&node).1);
+    // The size of one pool and a selection stay in the document.
+    let net = "selection:\n- {type: net, net: tcp3, priority: 2}\n";
+    let told = node.reload(&path, &format!("{routing}buffers: {{small: 256}}\n{net}"), "reload: done");
+    assert!(told.contains("~ buffers: large 0") && told.contains("of selection 1"), "{told}");
+    assert_eq!(pools(&node).0, [true, false], "{}", pools(&node).1);
+    let shown = node.good("udsp show");
+    assert!(!shown.contains("10.0.0.*") && !shown.contains("tcp7"), "{shown}");
+    assert!(shown.contains("tcp3") && shown.contains("tcp4"), "{shown}");
+    // Another priority makes a selection anew.
+    let net = "selection:\n- {type: net, net: tcp3, priority: 9}\n";
+    node.reload(&path, &format!("{routing}{net}"), "reload: done");
+    let shown = node.good("udsp show");
+    assert!(shown.contains("priority: 9") && !shown.contains("priority: 2"), "{shown}");
+    assert_eq!(pools(&node).0, [false, false], "{}", pools(&node).1);
+    node.stop();
+}
