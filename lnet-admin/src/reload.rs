@@ -7,7 +7,6 @@ use std::collections::{HashMap, HashSet};
 
 use lnet_control::document::{self, NodeState};
 use lnet_control::server::Handler;
-use lnet_model::fault::{DelaySpec, DropRule};
 use lnet_model::ni::{NiName, NiSpec};
 use lnet_model::peer::PeerSpec;
 use lnet_model::records::{NiRecord, PeerRecord, RouteRecord};
@@ -142,6 +141,11 @@ impl Unique {
             self.list.push((location, change));
         }
     }
+
+    /// Whether a deletion among them takes this fault rule.
+    fn takes(&self, rule: &Change) -> bool {
+        self.list.iter().any(|(_, change)| takes(change, rule))
+    }
 }
 
 /// Adds again the routes of clients that go with the last NI of a net that comes again: the node drops the
@@ -251,13 +255,13 @@ fn gone(before: &[Change], now: &[Change], state: &NodeState) -> Unique {
             }
             Change::AddDropRule(rule) => {
                 let (source, destination) = (rule.filter.source, rule.filter.destination);
-                if state.drop_rules.iter().any(|known| known.rule == *rule) {
+                if state.drop_rules.iter().any(|known| known.rule == *rule) && !changes.takes(change) {
                     changes.push(None, Change::DeleteDropRules { source, destination });
                 }
             }
             Change::AddDelayRule(spec) => {
                 let (source, destination) = (spec.filter.source, spec.filter.destination);
-                if state.delay_rules.iter().any(|known| known.rule == *spec) {
+                if state.delay_rules.iter().any(|known| known.rule == *spec) && !changes.takes(change) {
                     changes.push(None, Change::DeleteDelayRules { source, destination });
                 }
             }
@@ -268,11 +272,37 @@ fn gone(before: &[Change], now: &[Change], state: &NodeState) -> Unique {
             _ => {}
         }
     }
+    rules_again(&mut changes, before, now, state);
     // The last first: the others have their indices still.
     rules.sort_unstable();
     rules.dedup();
     rules.into_iter().rev().for_each(|index| changes.push(None, Change::DeleteUdsp { index: Some(index) }));
     changes
+}
+
+/// Adds again the fault rules of clients that deletions take with them, the oldest first.
+fn rules_again(changes: &mut Unique, before: &[Change], now: &[Change], state: &NodeState) {
+    let drops = state.drop_rules.iter().rev().map(|known| Change::AddDropRule(known.rule.clone()));
+    let delays = state.delay_rules.iter().rev().map(|known| Change::AddDelayRule(known.rule.clone()));
+    let is_theirs = |rule: &Change| !before.contains(rule) && !now.contains(rule);
+    let again: Vec<_> = drops.chain(delays).filter(|rule| is_theirs(rule) && changes.takes(rule)).collect();
+    // Clients may have made the same rule twice.
+    changes.list.extend(again.into_iter().map(|rule| (None, rule)));
+}
+
+/// Whether a deletion of fault rules takes this one: a wildcard stands for all ends.
+fn takes(deletion: &Change, rule: &Change) -> bool {
+    let (source, destination, filter) = match (deletion, rule) {
+        (Change::DeleteDropRules { source, destination }, Change::AddDropRule(rule)) => {
+            (source, destination, &rule.filter)
+        }
+        (Change::DeleteDelayRules { source, destination }, Change::AddDelayRule(rule)) => {
+            (source, destination, &rule.filter)
+        }
+        _ => return false,
+    };
+    let fits = |wanted: &Nid, found: &Nid| wanted.is_any() || wanted == found;
+    fits(source, &filter.source) && fits(destination, &filter.destination)
 }
 
 /// The NI that a specification has made.
@@ -310,13 +340,11 @@ fn without(mut state: NodeState, deletions: &[(Option<String>, Change)]) -> Node
                 routes.insert((*net, *gateway));
             }
             Change::SetGlobal { global, value } => state.globals.set(*global, *value),
-            Change::DeleteDropRules { source, destination } => {
-                let ends = |rule: &DropRule| (rule.filter.source, rule.filter.destination);
-                state.drop_rules.retain(|known| ends(&known.rule) != (*source, *destination));
+            Change::DeleteDropRules { .. } => {
+                state.drop_rules.retain(|known| !takes(change, &Change::AddDropRule(known.rule.clone())));
             }
-            Change::DeleteDelayRules { source, destination } => {
-                let ends = |spec: &DelaySpec| (spec.filter.source, spec.filter.destination);
-                state.delay_rules.retain(|known| ends(&known.rule) != (*source, *destination));
+            Change::DeleteDelayRules { .. } => {
+                state.delay_rules.retain(|known| !takes(change, &Change::AddDelayRule(known.rule.clone())));
             }
             Change::DeleteUdsp { index: Some(index) } => {
                 state.udsp.remove(*index as usize);

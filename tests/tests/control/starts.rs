@@ -336,3 +336,33 @@ fn pools_and_selections_go_from_a_document() {
     assert_eq!(pools(&node).0, [false, false], "{}", pools(&node).1);
     node.stop();
 }
+
+/// A fault rule goes from the document, and those of clients with the same ends stay, in their order.
+#[test]
+fn fault_rules_of_clients_stay() {
+    let directory = Directory::new();
+    let rule = |destination: &str, rate: u32| {
+        format!("- {{rule_type: drop, fa_src: '*', fa_dst: '{destination}', da_rate: {rate}}}\n")
+    };
+    let delay = "- {rule_type: delay, fa_src: '*', fa_dst: '*', la_rate: 2, la_latency: 3}\n";
+    let stays = rule("10.0.0.1@tcp", 5);
+    let path = directory
+        .file("node.yaml", &format!("fault:\n{stays}{}{}{delay}", rule("10.0.0.1@tcp", 6), rule("*", 7)));
+    let node = Daemon::start(directory, None, &format!("--config {}", path.display()));
+    for (destination, rate) in [("10.0.0.1@tcp", 8), ("10.0.0.1@tcp", 8), ("*", 9), ("10.0.0.2@tcp", 10)] {
+        node.good(&format!("fault drop add --source * --dest {destination} --rate {rate}"));
+    }
+    node.good("fault delay add --source * --dest * --rate 11 --latency 4");
+    let rates = |what: &str, key: &str| -> Vec<String> {
+        let shown = node.good(&format!("fault {what} show"));
+        shown.lines().filter_map(|line| line.trim().strip_prefix(key)).map(str::to_owned).collect()
+    };
+    assert_eq!(rates("drop", "da_rate: "), ["10", "9", "8", "8", "5", "6", "7"]);
+    let told = node.reload(&path, &format!("fault:\n{stays}"), "reload: done");
+    let mut rest = rates("drop", "da_rate: ");
+    assert_eq!(rest.iter().filter(|rate| *rate != "5").collect::<Vec<_>>(), ["10", "9", "8", "8"], "{told}");
+    rest.sort();
+    assert_eq!(rest, ["10", "5", "8", "8", "9"], "{told}");
+    assert_eq!(rates("delay", "la_rate: "), ["11"], "{told}");
+    node.stop();
+}
