@@ -8,6 +8,7 @@ use lnet_core::udsp::RuleEdit;
 use lnet_model::fault::DelaySpec;
 use lnet_model::lnd::{NiOption, OptionError, nets_of_lnds};
 use lnet_model::ni::{NiName, NiOptions, NiSpec};
+use lnet_model::pool::PoolKind;
 use lnet_model::records::RoutingState;
 use lnet_model::request::{Change, Effect, Staying};
 use lnet_model::steering::PortalPolicy;
@@ -55,6 +56,12 @@ impl ChangePlan {
     /// Whether it has changes of routing.
     fn changes_routing(&self) -> bool {
         self.core.iter().any(|change| matches!(change, node::NodeChange::SetRouting { .. }))
+    }
+
+    /// Whether it changes the size of a pool.
+    fn changes_pool(&self, wanted: PoolKind) -> bool {
+        let is_it = |change| matches!(change, &node::NodeChange::SetPool { pool, .. } if pool == wanted);
+        self.core.iter().any(is_it)
     }
 }
 
@@ -210,8 +217,16 @@ impl Control {
                 node::NodeChange::SetRouting { on }
             }
             &Change::SetPool { pool, buffer_count } => {
-                // Sizes are forgotten while routing is off, as LNet does it.
-                if !plan.changes_routing() && self.routing_state() == RoutingState::Off {
+                let is_so = match self.routing_state() {
+                    // Sizes are forgotten while routing is off, as LNet does it.
+                    RoutingState::Off => true,
+                    RoutingState::Stopping => false,
+                    RoutingState::Starting | RoutingState::On => {
+                        buffer_count != 0
+                            && self.lnet.machine().router_buffers()[pool as usize] == buffer_count
+                    }
+                };
+                if is_so && !plan.changes_routing() && !plan.changes_pool(pool) {
                     return Ok(Effect::Unchanged);
                 }
                 node::NodeChange::SetPool { pool, buffer_count }
@@ -438,7 +453,7 @@ fn not_theirs(nid: Option<Nid>, option: NiOption) -> Refusal {
 mod tests {
     use super::*;
     use crate::control::ControlOptions;
-    use lnet_model::pool::PoolKind;
+    use lnet_model::request::ChangeSet;
     use lnet_user::{Lnet, NodeConfig};
     use lnet_wire::NetType;
 
@@ -477,7 +492,17 @@ mod tests {
         let [on, off] = [true, false].map(|on| Change::SetRouting { on });
         let pool = Change::SetPool { pool: PoolKind::Large, buffer_count: 64 };
         assert_eq!(outcome(&[off.clone(), pool.clone()]), [Effect::Unchanged, Effect::Unchanged]);
-        assert_eq!(outcome(&[on, pool, off]), [Effect::Changed, Effect::Changed, Effect::Changed]);
+        assert_eq!(outcome(&[on.clone(), pool, off]), [Effect::Changed, Effect::Changed, Effect::Changed]);
+        let set = |(pool, buffer_count): (PoolKind, u32)| Change::SetPool { pool, buffer_count };
+        let (tiny, small, large) = ((PoolKind::Tiny, 16), (PoolKind::Small, 32), (PoolKind::Large, 8));
+        let changes = [vec![on], [tiny, small, large].map(set).to_vec()].concat();
+        let batch = ChangeSet { changes, dry_run: false, generation: None };
+        runtime.block_on(control.apply_batch(batch)).unwrap();
+        let sizes = |sizes: &[(PoolKind, u32)]| outcome(&sizes.iter().copied().map(set).collect::<Vec<_>>());
+        assert_eq!(sizes(&[small, large]), [Effect::Unchanged, Effect::Unchanged]);
+        // Sizes that the batch has set before count, and not those that are there.
+        let other = (PoolKind::Large, 64);
+        assert_eq!(sizes(&[other, small, large]), [Effect::Changed, Effect::Unchanged, Effect::Changed]);
     }
 
     #[test]
