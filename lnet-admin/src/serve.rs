@@ -128,6 +128,8 @@ pub fn serve(
                     ready();
                 }
                 while reload.recv().await.is_some() {
+                    // One reload is enough for all signals so far.
+                    while reload.try_recv().is_ok() {}
                     control.reload().await;
                 }
                 pending().await

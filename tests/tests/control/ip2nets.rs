@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use lnet_tests::netns::{NETNS_NODES, Netns, Wiring, ip, require_privilege, wait_until};
+use rustix::process::Signal;
 
 use crate::run::{Daemon, Directory, PATIENCE, until_shown};
 
@@ -353,15 +354,28 @@ fn a_start_waits_for_what_is_absent() {
 fn a_client_configures_a_node_that_waits() {
     let Some(host) = Host::new() else { return };
     let (node, path) = host.waiting();
+    // Signals meanwhile come to one reload.
+    for count in 1..=3 {
+        node.signal(Signal::HUP);
+        let told = || node.directory.log().matches("SIGHUP: the start-up is read").count() == count;
+        wait_until("the signal is told", PATIENCE, told);
+    }
     node.good("lnet configure");
     wait_until("the daemon is ready", PATIENCE, || node.directory.log().contains("ready"));
     let log = node.directory.log();
     assert!(log.contains("WARN") && log.contains("the start-up is not carried out until SIGHUP"), "{log}");
     assert_eq!(nids(&node), [""; 0]);
+    wait_until("the reload is told", PATIENCE, || node.directory.log().contains("reload: refused"));
     host.bring_late();
     let document = std::fs::read_to_string(&path).unwrap();
     let told = node.reload(&path, &document, "reload: done");
     assert!(told.contains("+ net tcp") && nids(&node) == ["10.79.0.1@tcp"], "{told}");
+    let log = node.directory.log();
+    assert_eq!(log.matches("reload: refused").count(), 1, "{log}");
+    // SIGHUP configures the node that an administrator has unconfigured.
+    node.good("lnet unconfigure");
+    let told = node.reload(&path, &document, "reload: done");
+    assert!(told.contains("+ node") && nids(&node) == ["10.79.0.1@tcp"], "{told}");
     node.stop();
 }
 
