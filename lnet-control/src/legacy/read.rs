@@ -16,6 +16,8 @@ use crate::document::DocumentError;
 const ERRORS_MAX: usize = 100;
 /// Words of a comment at which a rule is looked for.
 const COMMENT_WORDS_MAX: usize = 64;
+/// NIDs of gateways in a comment that are enumerated; more than these look like a rule too.
+const COMMENT_NIDS_MAX: usize = 64;
 
 /// A mistake and its offset.
 type Mistake = (usize, Refusal);
@@ -92,7 +94,7 @@ fn one(kind: LegacyKind, rule: Words<'_>, text: &LegacyText, legacy: &mut Legacy
         }
         LegacyKind::Ip2nets => legacy.rules.push(Located { position, value: net_rule(rule)? }),
         LegacyKind::Routes => {
-            let value = if rule.text.ends_with('}') { braced(rule)? } else { route_rule(rule)? };
+            let value = if rule.text.ends_with('}') { braced(rule)? } else { route_rule(rule, ROUTES_MAX)? };
             let made = legacy.routes.iter().map(|route| count(&route.value)).sum::<usize>() + count(&value);
             if made > ROUTES_MAX {
                 return Err(mistake(rule, Errno::TOOBIG, too_many(made)));
@@ -113,7 +115,10 @@ fn swallowed(kind: LegacyKind, comment: Words<'_>) -> Option<Words<'_>> {
     starts.filter_map(rest).find(|rest| match kind {
         LegacyKind::Networks => false,
         LegacyKind::Ip2nets => net_rule(*rest).is_ok(),
-        LegacyKind::Routes => route_rule(*rest).is_ok(),
+        LegacyKind::Routes => match route_rule(*rest, COMMENT_NIDS_MAX) {
+            Ok(_) => true,
+            Err((_, refusal)) => refusal.errno == Errno::TOOBIG,
+        },
     })
 }
 
@@ -276,7 +281,8 @@ fn nets(word: Words<'_>) -> Result<UdspPattern, Mistake> {
     pattern.ok_or_else(|| invalid(word, "a net such as tcp1, or nets such as o2ib[1-3]"))
 }
 
-fn gateway(word: Words<'_>) -> Result<Gateway, Mistake> {
+/// Reads NIDs of gateways, of which a rule may have so many more.
+fn gateway(word: Words<'_>, room: &mut usize) -> Result<Gateway, Mistake> {
     let expected = "a gateway such as 10.0.0.1@tcp or 10.0.0.[1-4]@tcp:1";
     let (_, behind) = word.text.rsplit_once('@').ok_or_else(|| invalid(word, expected))?;
     let (text, priority) = match behind.split_once(':') {
@@ -286,12 +292,21 @@ fn gateway(word: Words<'_>) -> Result<Gateway, Mistake> {
         }
         None => (word, None),
     };
-    let nids = nids_resolved(text.text, ROUTES_MAX, &|_, _| Ok(None));
-    let nids = nids.map_err(|error| (word.offset, error))?;
+    let nids = nids_resolved(text.text, *room, &|_, _| Ok(None));
+    let nids = nids.map_err(|error| match *room < ROUTES_MAX && error.errno == Errno::TOOBIG {
+        true => mistake(
+            word,
+            error.errno,
+            format!("{}: the gateways of a rule have at most {ROUTES_MAX} NIDs", quoted(text.text)),
+        ),
+        false => (word.offset, error),
+    })?;
+    *room -= nids.len();
     Ok(Gateway { text: text.text.to_owned(), nids, priority })
 }
 
-fn route_rule(of: Words<'_>) -> Result<RouteRule, Mistake> {
+/// Reads a rule whose gateways have at most so many NIDs.
+fn route_rule(of: Words<'_>, mut room: usize) -> Result<RouteRule, Mistake> {
     let words = words(of);
     let Some((first, rest)) = words.split_first() else { return Err(invalid(of, "a route")) };
     let nets = nets(*first)?;
@@ -300,7 +315,8 @@ fn route_rule(of: Words<'_>) -> Result<RouteRule, Mistake> {
         Some((word, rest)) => (pattern::hops(word.text).map_err(|error| (word.offset, error))?, rest),
         None => (None, rest),
     };
-    let gateways: Vec<Gateway> = rest.iter().map(|word| gateway(*word)).collect::<Result<_, _>>()?;
+    let gateways: Vec<Gateway> =
+        rest.iter().map(|word| gateway(*word, &mut room)).collect::<Result<_, _>>()?;
     if gateways.is_empty() {
         return Err(no_gateway(of));
     }
@@ -323,7 +339,7 @@ fn braced(of: Words<'_>) -> Result<RouteRule, Mistake> {
     let inside = rest.text.strip_prefix(':').map(str::trim_start).and_then(|rest| rest.strip_prefix('{'));
     let inside = inside.and_then(|inside| inside.strip_suffix('}')).ok_or_else(|| invalid(rest, form))?;
     let mut rest = Words { text: inside, offset: of.offset + of.text.len() - 1 - inside.len() };
-    let (mut found, mut hops, mut priority) = (None, None, None);
+    let (mut found, mut hops, mut priority, mut room) = (None, None, None, ROUTES_MAX);
     loop {
         let end = comma(rest.text);
         let (part, behind) = split(rest, end);
@@ -333,7 +349,7 @@ fn braced(of: Words<'_>) -> Result<RouteRule, Mistake> {
         let value = trimmed(value);
         let at = |error| (value.offset, error);
         match key.trim() {
-            "gateway" => found = Some(gateway(value)?),
+            "gateway" => found = Some(gateway(value, &mut room)?),
             "priority" => priority = Some(route_priority(value.text).map_err(at)?),
             "hop" => hops = pattern::hops(value.text).map_err(at)?,
             _ => return Err(invalid(part, "gateway, priority or hop")),

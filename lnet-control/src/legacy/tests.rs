@@ -1,3 +1,5 @@
+use std::time::{Duration, Instant};
+
 use proptest::prelude::*;
 
 use super::*;
@@ -152,8 +154,41 @@ fn ranges_are_counted_before_they_are_enumerated() {
         "tcp[1-40000] 10.0.0.1@tcp; o2ib[1-40000] 10.0.0.2@tcp",
         &["line 1, column 28: 80000 routes, expected at most 65536"],
     );
+    // Several words of a rule have room together, and so have those of a rule in braces.
+    refused(
+        ROUTES,
+        "tcp1 10.0.[0-255].[0-254]@tcp 10.1.0.[0-255]@tcp 10.2.0.1@tcp",
+        &["line 1, column 50: \"10.2.0.1@tcp\": the gateways of a rule have at most 65536 NIDs"],
+    );
+    refused(
+        ROUTES,
+        "tcp1: { gateway: 10.0.[0-255].[0-255]@tcp, gateway: 10.2.0.1@tcp }",
+        &["line 1, column 53: \"10.2.0.1@tcp\": the gateways of a rule have at most 65536 NIDs"],
+    );
     // Addresses of hosts are matched, and not enumerated.
     printed(IP2NETS, "tcp *.*.*.*", "tcp *.*.*.*");
+}
+
+/// Strings as long as they may be are read, or refused, in a few seconds and with little memory.
+#[test]
+fn the_longest_strings_take_little_time() {
+    let long = |part: &str| part.repeat(LEGACY_BYTES_MAX / part.len());
+    let took = |kind: LegacyKind, text: String| {
+        let begun = Instant::now();
+        let read = kind.read(&LegacyText::new(&text));
+        assert!(begun.elapsed() < Duration::from_secs(60), "{} {:?}", &text[..60], begun.elapsed());
+        read.map(|legacy| legacy.notes.len())
+    };
+    // Gateways: 38,000 words of 65,536 NIDs each, in one rule, in braces, and in comments.
+    let word = " 10.0.[0-255].[0-255]@tcp";
+    assert!(took(ROUTES, format!("tcp1{}", &long(word)[..LEGACY_BYTES_MAX - 100])).is_err());
+    let key = "gateway: 10.0.[0-255].[0-255]@tcp,";
+    assert!(
+        took(ROUTES, format!("tcp1: {{ {} hop: 1 }}", &long(key)[..LEGACY_BYTES_MAX / 34 * 33])).is_err()
+    );
+    let comments = |words: &str| long(&format!("tcp1 10.0.0.1@tcp # {}\n", words.repeat(30)));
+    assert_ne!(took(ROUTES, comments(&format!("tcp1{word} x "))), Ok(0));
+    assert_eq!(took(ROUTES, comments("tcp1 10.0.0.[0-63]@tcp x ")), Ok(0));
 }
 
 #[test]
@@ -169,6 +204,7 @@ fn a_rule_in_a_comment_is_told() {
           goes on until the next ; or the end of the line"]
     );
     assert_eq!(notes(ROUTES, "tcp1 10.0.0.1@tcp # also o2ib 10.0.0.2@tcp").len(), 1);
+    assert_eq!(notes(ROUTES, "tcp1 10.0.0.1@tcp # also o2ib 10.0.[0-3].[0-255]@tcp").len(), 1);
     assert_eq!(notes(IP2NETS, "tcp 10.0.0.* # tcp is what heads have").len(), 0);
 }
 
