@@ -260,7 +260,7 @@ impl Options {
         self.config.as_deref()
     }
 
-    fn start_up(&self) -> StartUp {
+    pub(crate) fn start_up(&self) -> StartUp {
         let strings = LegacyKind::ALL.map(|kind| {
             let text = match kind {
                 LegacyKind::Networks => &self.networks,
