@@ -15,7 +15,7 @@ use lnet_control::path::{self, DEFAULT_NODE};
 use lnet_model::parameter::ParameterValue;
 use lnet_user::api::Threads;
 use lnet_user::netlink::default_interfaces;
-use lnet_user::node::{CHUNK_BYTES, DAEMON_LIMITS, PEER_BYTES, ReactorChoice, XdpMode};
+use lnet_user::node::{CHUNK_BYTES, PEER_BYTES, ReactorChoice, XdpMode};
 use lnet_user::runtime::Idle;
 use lnet_user::{Limits, NodeConfig};
 
@@ -181,12 +181,14 @@ impl Options {
         }
     }
 
-    /// Peers that each shard remembers.
-    fn peers(&self) -> Result<u32> {
-        let (bytes, least) = (self.peer_memory, PEER_BYTES as u64 * 2 * u64::from(DAEMON_LIMITS.delayed));
+    /// Peers that each shard remembers, twice those whose messages may wait at least.
+    fn peers(&self, limits: &Limits) -> Result<u32> {
+        let Limits { delayed, .. } = *limits;
+        let (bytes, least) = (self.peer_memory, PEER_BYTES as u64 * 2 * u64::from(delayed));
         ensure!(
             (least..=PEER_MEMORY_MAX).contains(&bytes),
-            "--peer-memory {bytes}: {least} to {PEER_MEMORY_MAX} bytes are expected"
+            "--peer-memory {bytes}: {least} to {PEER_MEMORY_MAX} bytes are expected with --limit \
+             delayed={delayed}"
         );
         Ok(Limits::peers_in(bytes, PEER_BYTES))
     }
@@ -204,7 +206,7 @@ impl Options {
             .sock(sock)
             .frame_loss_per_million(self.frame_loss)
             .log_refusals(self.log_refusals)
-            .limits(Limits { peers: self.peers()?, ..limits })
+            .limits(Limits { peers: self.peers(&limits)?, ..limits })
             .router_buffers(self.router_buffers);
         let frames = match self.memory {
             FrameMemory::Auto => auto_frames(&config),
@@ -364,6 +366,8 @@ const CPUS_MAX: usize = 8192;
 
 #[cfg(test)]
 mod tests {
+    use lnet_user::node::DAEMON_LIMITS;
+
     use super::*;
 
     fn options(words: &str) -> Result<Options, clap::Error> {
@@ -449,6 +453,15 @@ mod tests {
         // The help says so.
         let (usual, large) = (peers(""), peers("--peer-memory 72M"));
         assert!(usual >= 4700 && large >= 20_000, "{usual}, {large}: a peer takes {PEER_BYTES} bytes");
+        // Peers whose messages wait are remembered (`Limits::peers`).
+        let waiting = "--limit delayed=100000 --limit responses=200000";
+        assert!(peers(&format!("{waiting} --peer-memory 1G")) >= 200_000);
+        let least = PEER_BYTES * 200_000;
+        let error = options(waiting).unwrap().node().unwrap_err().to_string();
+        let told = format!(
+            "--peer-memory 16777216: {least} to 4294967296 bytes are expected with --limit delayed=100000"
+        );
+        assert_eq!(error, told);
     }
 
     #[test]
