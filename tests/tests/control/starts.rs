@@ -111,7 +111,7 @@ fn a_service_manager_is_told_when_clients_can_connect() {
         let daemon = Daemon::spawn(directory, command);
         let mut told = [0; 64];
         let length = manager.recv(&mut told).unwrap();
-        assert_eq!(&told[..length], b"READY=1");
+        assert_eq!(&told[..length], b"READY=1\nSTATUS=");
         daemon.good("net show");
         daemon.stop();
     }
