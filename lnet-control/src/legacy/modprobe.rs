@@ -1,5 +1,7 @@
 //! Files of modprobe (modprobe.d(5)): the options of modules.
 
+use std::collections::HashMap;
+
 use super::LegacyKind;
 use super::text::LegacyText;
 use crate::document::Position;
@@ -29,17 +31,21 @@ pub fn taken(module: &str, options: Vec<FileOption>) -> (Vec<FileOption>, Vec<St
     own.retain(|(_, option)| option.module == module);
     let location = |(file, option): &FileOption| format!("{file}: {}", option.position);
     let (mut in_force, mut notes) = (Vec::new(), Vec::new());
-    for (at, one) in own.iter().enumerate() {
-        match own.iter().skip(at + 1).rfind(|later| later.1.name == one.1.name) {
-            None => in_force.push(one.clone()),
-            Some(later) => notes.push(format!(
-                "{}: {} is passed over: modprobe takes the last one, in {}",
-                location(one),
-                one.1.name,
-                location(later)
-            )),
+    let mut last = HashMap::new();
+    for one in own.into_iter().rev() {
+        let (name, here) = (&one.1.name, location(&one));
+        match last.get(name) {
+            None => {
+                last.insert(name.clone(), here);
+                in_force.push(one);
+            }
+            Some(last) => {
+                notes.push(format!("{here}: {name} is passed over: modprobe takes the last one, in {last}"));
+            }
         }
     }
+    in_force.reverse();
+    notes.reverse();
     (in_force, notes)
 }
 

@@ -1,5 +1,7 @@
 //! Reads the three strings.
 
+use std::collections::HashSet;
+
 use lnet_model::pattern::{
     self, InterfaceName, UdspAddress, UdspPattern, nids_resolved, quoted, route_priority,
 };
@@ -25,6 +27,7 @@ type Mistake = (usize, Refusal);
 /// Reads rules of a kind; without one, of the kind that each looks like.
 pub(super) fn read(kind: Option<LegacyKind>, text: &LegacyText) -> Result<Legacy, Vec<DocumentError>> {
     let mut legacy = Legacy::default();
+    let mut routes_made = 0;
     let mut errors = Vec::new();
     let mut wrong = |(offset, refusal): Mistake| {
         let Refusal { errno, message, .. } = refusal;
@@ -40,7 +43,7 @@ pub(super) fn read(kind: Option<LegacyKind>, text: &LegacyText) -> Result<Legacy
     for (offset, rule, comment) in rules(text.text()) {
         let rule = Words { text: rule, offset };
         let kind = kind.unwrap_or_else(|| LegacyKind::guessed(rule.text));
-        if let Err(mistake) = one(kind, rule, text, &mut legacy)
+        if let Err(mistake) = one(kind, rule, text, &mut legacy, &mut routes_made)
             && !wrong(mistake)
         {
             break;
@@ -79,8 +82,14 @@ fn rules(text: &str) -> impl Iterator<Item = (usize, &str, Option<Words<'_>>)> {
     })
 }
 
-/// Reads a rule; nothing stands in an empty one.
-fn one(kind: LegacyKind, rule: Words<'_>, text: &LegacyText, legacy: &mut Legacy) -> Result<(), Mistake> {
+/// Reads a rule; nothing stands in an empty one. Counts the routes of all rules.
+fn one(
+    kind: LegacyKind,
+    rule: Words<'_>,
+    text: &LegacyText,
+    legacy: &mut Legacy,
+    routes_made: &mut usize,
+) -> Result<(), Mistake> {
     let rule = trimmed(rule);
     if rule.text.is_empty() {
         return Ok(());
@@ -95,10 +104,11 @@ fn one(kind: LegacyKind, rule: Words<'_>, text: &LegacyText, legacy: &mut Legacy
         LegacyKind::Ip2nets => legacy.rules.push(Located { position, value: net_rule(rule)? }),
         LegacyKind::Routes => {
             let value = if rule.text.ends_with('}') { braced(rule)? } else { route_rule(rule, ROUTES_MAX)? };
-            let made = legacy.routes.iter().map(|route| count(&route.value)).sum::<usize>() + count(&value);
+            let made = routes_made.saturating_add(count(&value));
             if made > ROUTES_MAX {
                 return Err(mistake(rule, Errno::TOOBIG, too_many(made)));
             }
+            *routes_made = made;
             legacy.routes.push(Located { position, value });
         }
     }
@@ -200,8 +210,9 @@ fn net_entries(of: Words<'_>) -> Result<Entries<'_>, Mistake> {
 /// Interfaces between parentheses, each once.
 fn interfaces_in(words: Words<'_>) -> Result<Vec<InterfaceName>, Mistake> {
     let interfaces = pattern::interfaces(words.text).map_err(|error| (words.offset, error))?;
-    for (at, one) in interfaces.iter().enumerate() {
-        if interfaces[..at].iter().any(|other| other.name == one.name) {
+    let mut known = HashSet::new();
+    for one in &interfaces {
+        if !known.insert(&one.name) {
             let message = format!("interface {} again: each is expected once", quoted(&one.name));
             return Err(mistake(words, Errno::EXIST, message));
         }
@@ -247,8 +258,9 @@ fn networks(of: Words<'_>) -> Result<Vec<(usize, NetEntry)>, Mistake> {
 
 fn net_rule(of: Words<'_>) -> Result<NetRule, Mistake> {
     let (entries, rest) = net_entries(of)?;
-    for (at, (offset, entry)) in entries.iter().enumerate() {
-        if entries[..at].iter().any(|(_, other)| other.net == entry.net) {
+    let mut known = HashSet::new();
+    for (offset, entry) in &entries {
+        if !known.insert(entry.net) {
             let message = format!("net {} again: a rule has each net once", entry.net);
             return Err((*offset, Refusal::new(Errno::INVAL, message)));
         }

@@ -189,6 +189,28 @@ fn the_longest_strings_take_little_time() {
     let comments = |words: &str| long(&format!("tcp1 10.0.0.1@tcp # {}\n", words.repeat(30)));
     assert_ne!(took(ROUTES, comments(&format!("tcp1{word} x "))), Ok(0));
     assert_eq!(took(ROUTES, comments("tcp1 10.0.0.[0-63]@tcp x ")), Ok(0));
+    // Many rules and entries, and many names in one of them.
+    assert_eq!(took(ROUTES, long("gni 7@kfi;")[..650_000].to_owned()), Ok(0));
+    assert_eq!(took(NETWORKS, long("tcp1,").trim_end_matches(',').to_owned()), Ok(0));
+    let numbered = |name: &str, most: u32| (1..most).map(|at| format!("{name}{at},")).collect::<String>();
+    assert_eq!(took(NETWORKS, format!("tcp({}b)", numbered("a", 140_000))), Ok(0));
+    let nets = numbered("tcp", 65_000) + &numbered("gni", 50_000);
+    assert_eq!(took(IP2NETS, format!("{nets}xdp 10.*.*.*")), Ok(0));
+}
+
+/// The last value of a parameter counts, however many there are.
+#[test]
+fn the_last_values_of_modprobe_are_found_in_little_time() {
+    let line = "options lnet networks=tcp1 networks=tcp2 routes=x other=1\n";
+    let lines = line.repeat(LEGACY_BYTES_MAX / line.len());
+    let options: Vec<_> = module_options(&lines).into_iter().map(|one| ("a".to_owned(), one)).collect();
+    let begun = Instant::now();
+    let (in_force, notes) = taken("lnet", options.clone());
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    assert_eq!(in_force, options[options.len() - 3..]);
+    assert_eq!(notes.len(), options.len() - 3);
+    let first = "a: line 1, column 14: networks is passed over: modprobe takes the last one, in a: line ";
+    assert!(notes[0].starts_with(first), "{}", notes[0]);
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl FromIterator<(char, Position)> for LegacyText {
         let mut next = None;
         for (one, position) in characters {
             // Marks stand at separators too, so that none has a long text behind it.
-            if next != Some(position) || text.ends_with(';') {
+            if next != Some(position) || text.ends_with([';', ',']) {
                 marks.push((text.len(), position));
             }
             next = Some(Position { column: position.column + 1, ..position });
