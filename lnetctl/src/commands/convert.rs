@@ -1,7 +1,6 @@
 //! LNet's start-up strings as YAML documents: what `lnet_legacy2yaml` does, with its options and its status,
 //! and more: ranges written out, rules carried out for this host, several gateways in a rule.
 
-use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Read};
 use std::net::IpAddr;
@@ -17,7 +16,7 @@ use lnet_control::legacy::{
 };
 use lnet_model::Errno;
 use lnet_model::choice::InterfaceRecord;
-use nix::ifaddrs::getifaddrs;
+use nix::ifaddrs::{InterfaceAddress, getifaddrs};
 use nix::net::if_::InterfaceFlags;
 
 use super::Result;
@@ -195,8 +194,13 @@ fn interfaces() -> Result<Vec<InterfaceRecord>> {
         let errno = u8::try_from(errno as i32).map_or(Errno::IO, Errno);
         TASK.error(errno, "cannot list the interfaces of this host").with_status(USAGE)
     };
-    let mut found: BTreeMap<String, InterfaceRecord> = BTreeMap::new();
-    for one in getifaddrs().map_err(failed)? {
+    Ok(records(getifaddrs().map_err(failed)?))
+}
+
+/// The interfaces in the kernel's order, as the daemon has them.
+fn records(addresses: impl Iterator<Item = InterfaceAddress>) -> Vec<InterfaceRecord> {
+    let mut found: Vec<InterfaceRecord> = Vec::new();
+    for one in addresses {
         if one.flags.contains(InterfaceFlags::IFF_LOOPBACK) {
             continue;
         }
@@ -209,12 +213,59 @@ fn interfaces() -> Result<Vec<InterfaceRecord>> {
         let is_up = one.flags.contains(InterfaceFlags::IFF_UP);
         let device = one.interface_name.split(':').next().unwrap_or_default().to_owned();
         // An address with a label is one of its device too.
-        let names = [device, one.interface_name].into_iter().collect::<BTreeSet<_>>();
+        let mut names = vec![device, one.interface_name];
+        names.dedup();
         for name in names {
-            let record = found.entry(name.clone());
-            let record = record.or_insert_with(|| InterfaceRecord { name, is_up, addresses: Vec::new() });
-            record.addresses.extend(address);
+            match found.iter_mut().find(|record| record.name == name) {
+                Some(record) => record.addresses.extend(address),
+                None => {
+                    let addresses = address.into_iter().collect();
+                    found.push(InterfaceRecord { name, is_up, addresses });
+                }
+            }
         }
     }
-    Ok(found.into_values().collect())
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use nix::sys::socket::SockaddrStorage;
+
+    use super::*;
+
+    #[test]
+    fn interfaces_have_the_order_of_the_kernel() {
+        let address = |name: &str, last: Option<u8>, flags| InterfaceAddress {
+            interface_name: name.to_owned(),
+            flags,
+            address: last.map(|last| SockaddrStorage::from(SocketAddr::from(([10, 0, 0, last], 0)))),
+            netmask: None,
+            broadcast: None,
+            destination: None,
+        };
+        let up = InterfaceFlags::IFF_UP;
+        let found = records(
+            [
+                address("lo", Some(9), up | InterfaceFlags::IFF_LOOPBACK),
+                address("eth9", None, up),
+                address("eth1", None, InterfaceFlags::empty()),
+                address("eth9", Some(1), up),
+                address("eth9:b", Some(2), up),
+                address("eth1", Some(3), InterfaceFlags::empty()),
+            ]
+            .into_iter(),
+        );
+        let told: Vec<_> = found
+            .iter()
+            .map(|one| (one.name.as_str(), one.is_up, one.addresses.iter().map(IpAddr::to_string).collect()))
+            .collect::<Vec<(_, _, Vec<_>)>>();
+        let ips = |lasts: &[u8]| lasts.iter().map(|last| format!("10.0.0.{last}")).collect::<Vec<_>>();
+        assert_eq!(
+            told,
+            [("eth9", true, ips(&[1, 2])), ("eth1", false, ips(&[3])), ("eth9:b", true, ips(&[2]))]
+        );
+    }
 }
