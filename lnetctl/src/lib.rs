@@ -3,7 +3,8 @@
 //! Invariants: what is shown goes to stdout, what failed to stderr, each as a YAML document; the status is 0
 //! if everything was done that was asked, 1 if what was measured is not as it should be, 234 if the node
 //! refused, 255 if there is no such command, or the tool or what it was to reach failed, 2 for options and
-//! words that a command does not know or lacks.
+//! words that a command does not know or lacks. `convert` has the status of LNet's converter: 1 if there is
+//! nothing to convert and for options that it does not know, 2 for what makes no sense or cannot be read.
 
 #![forbid(unsafe_code)]
 
