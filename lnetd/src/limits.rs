@@ -53,8 +53,10 @@ static LIMITS: [LimitRow; 9] = rows! {
 
 /// The help on `--limit`.
 pub(crate) static HELP: LazyLock<String> = LazyLock::new(|| {
-    let mut help =
-        String::from("Limits, for --limit, each for every shard; `lnetctl usage` shows their use:\n");
+    let mut help = String::from(
+        "Limits, for --limit: nis of the node, the others of each shard. `lnetctl usage` shows their use,\n\
+         that of requests and responses as messages, but not that of event_queues and incoming:\n",
+    );
     for row in &LIMITS {
         let setting = format!("{}=COUNT", row.name);
         let _ = writeln!(help, "  {setting:22}  {} [{}]", row.meaning, (row.get)(&DAEMON_LIMITS));
