@@ -25,7 +25,7 @@ use super::sources::StartUp;
 pub struct ControlOptions {
     /// How long what is under way by an NI that goes may take.
     pub drain: Duration,
-    /// What `lnetctl lnet configure --all` carries out.
+    /// Sources that `lnetctl lnet configure --all` carries out.
     pub start_up: StartUp,
     /// Parameters that are set at the start.
     pub parameters: Vec<ParameterValue>,
@@ -55,9 +55,9 @@ pub struct Control {
     pub(super) generation: Cell<u64>,
     /// Held while a batch is made: clients and reloads take turns.
     pub(super) changing: Mutex<()>,
-    /// What the log has told of the start-up.
+    /// Lines that the log has told of the start-up.
     pub(super) told: RefCell<HashSet<String>>,
-    /// What the node was configured by at its start, as it was last carried out.
+    /// Changes of the start-up, as they were last carried out.
     pub(super) carried_out: RefCell<Vec<Change>>,
     /// What the node was started with.
     pub(super) defaults: Defaults,

@@ -41,7 +41,7 @@ pub(super) struct ChangePlan {
     pub(super) options: Vec<(Nid, NiOption, i64)>,
     /// What NIs have that are added afterwards.
     pub(super) lnd: LndDefaults,
-    /// What the start-up asks for, where it is carried out.
+    /// Changes that the start-up asks for, where it is carried out.
     pub(super) start_up: Option<Vec<Change>>,
     /// Whether the node is configured afterwards.
     pub(super) is_configured: bool,

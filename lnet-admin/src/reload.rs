@@ -172,7 +172,7 @@ fn routes_again(changes: &mut Unique, state: &NodeState, between: &NodeState) {
     }
 }
 
-/// What takes away what the start-up said before and says no more, as far as it is there.
+/// Changes that take away what the start-up said before and says no more, as far as it is there.
 fn gone(before: &[Change], now: &[Change], state: &NodeState) -> Unique {
     let said: HashSet<String> = now.iter().map(|change| format!("{change:?}")).collect();
     let lost: Vec<_> = before.iter().filter(|change| !said.contains(&format!("{change:?}"))).collect();

@@ -35,7 +35,8 @@ pub struct ServeOptions {
     pub socket: PathBuf,
     /// The group that may open it besides; `None` is the process's own.
     pub gid: Option<u32>,
-    /// What is done at the start: nothing, `lnet configure`, or, with a start-up, `lnet configure --all`.
+    /// Whether the node is configured at the start: as by `lnet configure`, or, with a start-up, by `lnet
+    /// configure --all`.
     pub configures: bool,
     /// The address at which there are metrics for Prometheus.
     pub metrics: Option<SocketAddr>,
@@ -45,7 +46,7 @@ pub struct ServeOptions {
     pub control: ControlOptions,
 }
 
-/// What a node that is served tells of its start.
+/// News of the start of a node that is served.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StartProgress {
     /// Clients can connect, and the start-up waits for what is absent.
@@ -54,7 +55,7 @@ pub enum StartProgress {
     Ready,
 }
 
-/// What a node that is served is told from outside.
+/// Signals to a node that is served.
 #[derive(Debug)]
 pub struct Signals<S> {
     /// Ready when the node is to end.
@@ -159,7 +160,7 @@ fn listen(address: SocketAddr) -> Result<TcpListener, ControlError> {
     Ok(listener)
 }
 
-/// What is done at the start.
+/// Changes that are made at the start.
 fn first_changes(options: &ServeOptions) -> Vec<Change> {
     let parameters = &options.control.parameters;
     let mut changes: Vec<Change> = parameters.iter().map(|set| set.change()).collect();

@@ -1,4 +1,4 @@
-//! What a node is configured by at its start, as it stands in files and on the command line.
+//! Sources of a node's configuration at its start: files and the command line.
 //!
 //! Invariants: nothing here asks a node; what is passed over is told.
 
@@ -19,7 +19,7 @@ use lnet_wire::Net;
 /// The kernel module whose options a node has.
 const MODULE: &str = "lnet";
 
-/// What a node is configured by at its start, and by `lnetctl lnet configure --all`.
+/// Sources of a node's configuration at its start, and of `lnetctl lnet configure --all`.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct StartUp {
     /// The document.

@@ -71,10 +71,10 @@ impl Control {
         Err(Refusal::new(errno.unwrap_or(first.errno), lines.join("\n")))
     }
 
-    /// What the node is configured by at its start, on this host, each part with its name.
+    /// Reads the sources of the start-up as they are on this host, each with its name.
     ///
     /// # Errors
-    /// What is wrong; `ENETDOWN` where something is absent alone.
+    /// The mistakes in them; `ENETDOWN` where something is absent alone.
     pub(super) async fn start_up(&self) -> Result<Vec<(String, Document)>, Refusal> {
         let start_up = self.options.start_up.clone();
         let (sources, notes) = blocking(move || start_up.read()).await??;

@@ -1,4 +1,4 @@
-//! What a node uses of what it may have.
+//! Use of the objects that a node may have.
 
 use lnet_model::Refusal;
 use lnet_model::records::{ShardUsage, UsageCount, UsageRecord};

@@ -41,10 +41,10 @@ macro_rules! requests {
             read Explain: explain(nid: NidText) -> ExplainRecord;
             /// The CPTs (shards) that NIDs belong to, in their order.
             read CptsOf: cpts_of(nids: Vec<NidText>) -> Vec<CptRecord>;
-            /// Interfaces of its host but the loopback, and those of these names that are labels of aliases.
-            /// It has them also while it is not configured.
+            /// Interfaces of its host but the loopback, and those of these names that are labels of aliases;
+            /// also while it is not configured.
             read Interfaces: interfaces(named: Vec<String>) -> Vec<InterfaceRecord>;
-            /// What it uses of what it may have.
+            /// Use of the objects that it may have.
             read Usage: usage() -> UsageRecord;
             /// Its captures, running and ended.
             read Captures: captures() -> Vec<CaptureRecord>;

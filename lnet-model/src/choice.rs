@@ -193,7 +193,7 @@ mod tests {
 
     const FORMS: [ChoiceForm; 3] = [ChoiceForm::Item, ChoiceForm::Rule, ChoiceForm::Module];
 
-    /// What all forms have in common (tests 150, 152 to 154, 156, 158, 159 and 161 of the catalogue).
+    /// Rules that all forms have in common (tests 150, 152 to 154, 156, 158, 159 and 161 of the catalogue).
     #[test]
     fn hosts_are_on_nets_by_their_addresses() {
         for form in FORMS {

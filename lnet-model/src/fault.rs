@@ -79,7 +79,7 @@ pub struct DropRuleRecord {
     pub rule: DropRule,
     /// Messages that it dropped.
     pub dropped: u64,
-    /// What it has seen.
+    /// Messages that it has seen.
     pub counters: RuleCounters,
 }
 
@@ -101,7 +101,7 @@ impl DropRule {
     /// Whether the rule makes sense.
     ///
     /// # Errors
-    /// What does not.
+    /// The number that makes none.
     pub fn check(&self) -> Result<(), Refusal> {
         check_pace(self.rate, self.interval())?;
         if self.random && self.interval_s == 0 {

@@ -74,7 +74,7 @@ enum LctlCommand {
     /// Bring LNet up, or down
     #[command(visible_alias = "net")]
     Network {
-        /// What it is to be
+        /// The state that it is to have
         #[arg(value_parser = ["up", "down", "unconfigure"])]
         state: String,
     },
@@ -104,7 +104,7 @@ enum LctlCommand {
         /// Do not print what is set
         #[arg(short)]
         n: bool,
-        /// What is set to which value; `lnet.` may stand before a name
+        /// Parameters with their values; `lnet.` may stand before a name
         #[arg(required = true, value_name = "NAME=VALUE")]
         settings: Vec<String>,
     },

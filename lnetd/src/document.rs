@@ -89,7 +89,7 @@ fn words_of<'a>(command: &'a Command, option: &DaemonOption) -> Result<(&'a Arg,
     }
 }
 
-/// What is wrong with words, in one line.
+/// The mistake in words, in one line.
 fn first_line(error: &clap::Error) -> String {
     let text = error.to_string();
     let line = text.lines().next().unwrap_or_default();

@@ -56,7 +56,7 @@ impl Pages {
     }
 }
 
-/// What the connections share.
+/// State that the connections share.
 struct Exporter<'a> {
     control: &'a Control,
     pages: Pages,

@@ -170,7 +170,7 @@ impl Control {
         Ok(())
     }
 
-    /// What the shards have of each local NI.
+    /// Sums over the shards, for each local NI.
     async fn ni_sums(&self) -> Result<Vec<NiSums>, Refusal> {
         let mut nis = vec![(LO, NiSums::new(Nid::LO))];
         for net in self.lnet.machine().nets() {
@@ -214,21 +214,29 @@ fn add_ni(page: &mut Page, net: &NetRecord, ni: &NiRecord) {
             page.add("lnet_ni_messages", "Messages of the local NI", labels, Reading::Counter(count));
         }
     }
-    for (direction, bytes) in [("sent", traffic.sent_bytes), ("received", traffic.received_bytes)] {
-        let labels = with(&ni.nid, "direction", direction);
-        page.add("lnet_ni_bytes", "Payload of the local NI's messages", labels, Reading::Counter(bytes));
-    }
+    let bytes = [("sent", traffic.sent_bytes), ("received", traffic.received_bytes)];
+    add_each(page, ("lnet_ni_bytes", "Payload of the local NI's messages"), (&ni.nid, "direction"), &bytes);
     let health = &ni.health;
-    for (reason, count) in [
+    let failures = [
         ("interrupts", health.interrupts),
         ("dropped", health.dropped),
         ("aborted", health.aborted),
         ("no_route", health.no_route),
         ("timeouts", health.timeouts),
         ("error", health.error),
-    ] {
-        let labels = with(&ni.nid, "reason", reason);
-        page.add("lnet_ni_failures", "Sends by the local NI that failed", labels, Reading::Counter(count));
+    ];
+    add_each(page, ("lnet_ni_failures", "Sends by the local NI that failed"), (&ni.nid, "reason"), &failures);
+}
+
+/// Adds counters of an NI that differ by one label.
+fn add_each(
+    page: &mut Page,
+    (name, help): (&'static str, &'static str),
+    (nid, label): (&Nid, &'static str),
+    counters: &[(&str, u64)],
+) {
+    for (value, count) in counters {
+        page.add(name, help, with(nid, label, value), Reading::Counter(*count));
     }
 }
 
@@ -270,32 +278,25 @@ fn add_peers(page: &mut Page, PeerPage { peers, .. }: &PeerPage) {
         if let Some(is_alive) = ni.is_alive {
             page.add("lnet_peer_up", "Whether the gateway's NI is alive", of_nid(&ni.nid), gauge(is_alive));
         }
-        for (direction, counts) in
-            [("sent", &ni.traffic.sent), ("received", &ni.traffic.received), ("dropped", &ni.traffic.dropped)]
-        {
-            let labels = with(&ni.nid, "direction", direction);
-            let count = Reading::Counter(counts.total());
-            page.add("lnet_peer_messages", "Messages to and from the peer NI", labels, count);
-        }
-        for (direction, bytes) in [("sent", ni.traffic.sent_bytes), ("received", ni.traffic.received_bytes)] {
-            let labels = with(&ni.nid, "direction", direction);
-            page.add("lnet_peer_bytes", "Payload to and from the peer NI", labels, Reading::Counter(bytes));
-        }
+        let traffic = &ni.traffic;
+        let messages = [
+            ("sent", traffic.sent.total()),
+            ("received", traffic.received.total()),
+            ("dropped", traffic.dropped.total()),
+        ];
+        let of_direction = (&ni.nid, "direction");
+        add_each(page, ("lnet_peer_messages", "Messages to and from the peer NI"), of_direction, &messages);
+        let bytes = [("sent", traffic.sent_bytes), ("received", traffic.received_bytes)];
+        add_each(page, ("lnet_peer_bytes", "Payload to and from the peer NI"), of_direction, &bytes);
         let health = &ni.health;
-        for (reason, count) in [
+        let failures = [
             ("dropped", health.dropped),
             ("timeout", health.timeout),
             ("error", health.error),
             ("network_timeout", health.network_timeout),
-        ] {
-            let labels = with(&ni.nid, "reason", reason);
-            page.add(
-                "lnet_peer_failures",
-                "Sends to the peer NI that failed",
-                labels,
-                Reading::Counter(count),
-            );
-        }
+        ];
+        let of_reason = (&ni.nid, "reason");
+        add_each(page, ("lnet_peer_failures", "Sends to the peer NI that failed"), of_reason, &failures);
     }
 }
 

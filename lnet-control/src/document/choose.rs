@@ -8,7 +8,7 @@ use lnet_model::request::Change;
 
 use super::{Document, DocumentError, Instruction, Item, Position};
 
-/// What has become of the choices of a list.
+/// Outcome of the choices of a list.
 #[derive(Default)]
 struct ListOutcome {
     fits: bool,

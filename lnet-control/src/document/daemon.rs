@@ -17,7 +17,7 @@ pub struct DaemonOption {
 /// The options that the block `daemon` of a document sets, in their order.
 ///
 /// # Errors
-/// What is no document, and values that are none of an option.
+/// Mistakes of the document, and values that no option has.
 pub fn daemon_options(text: &str) -> Result<Vec<DaemonOption>, Vec<DocumentError>> {
     let root = tree::load(text).map_err(|error| vec![error])?;
     let Some(Marked { value: Value::Map(blocks), .. }) = root else { return Ok(Vec::new()) };

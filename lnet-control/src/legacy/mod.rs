@@ -34,7 +34,7 @@ pub const LEGACY_BYTES_MAX: usize = 1 << 20;
 /// Most routes that one rule makes.
 const ROUTES_MAX: usize = 1 << 16;
 
-/// What a string says.
+/// Kinds of strings, by their subject.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LegacyKind {
     /// Nets and their interfaces: `tcp(eth0),o2ib(ib0)`.
@@ -84,11 +84,11 @@ impl LegacyKind {
 pub struct Located<T> {
     /// The place.
     pub position: Position,
-    /// What stands there.
+    /// The value that stands there.
     pub value: T,
 }
 
-/// What strings say.
+/// Content of strings.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct Legacy {
     /// Entries of `networks`.
@@ -97,7 +97,7 @@ pub struct Legacy {
     pub rules: Vec<Located<NetRule>>,
     /// Rules of `routes`.
     pub routes: Vec<Located<RouteRule>>,
-    /// What their author may not have meant.
+    /// Notes on what their author may not have meant.
     pub notes: Vec<Located<String>>,
 }
 
@@ -166,7 +166,7 @@ impl Legacy {
     /// Reads rules of `ip2nets` and `routes`, told apart by the gateways of the latter.
     ///
     /// # Errors
-    /// As those of [`LegacyKind::read`].
+    /// The errors of [`LegacyKind::read`].
     pub fn read(text: &LegacyText) -> Result<Self, Vec<DocumentError>> {
         read::read(None, text)
     }
@@ -228,7 +228,7 @@ impl Legacy {
     }
 }
 
-/// What stands between commas.
+/// Prints a list.
 fn list<T: Display>(f: &mut Formatter<'_>, items: &[T], between: &str) -> fmt::Result {
     for (at, item) in items.iter().enumerate() {
         write!(f, "{}{item}", if at > 0 { between } else { "" })?;

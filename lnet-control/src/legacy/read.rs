@@ -226,7 +226,7 @@ fn split(words: Words<'_>, at: Option<usize>) -> (Words<'_>, Words<'_>) {
     (Words { text: before, ..words }, Words { text: behind, offset: words.offset + before.len() })
 }
 
-/// What stands in brackets, if anything does, and what stands behind them.
+/// Words in brackets, if there are any, and the words behind them.
 type Bracketed<'a> = (Option<Words<'a>>, Words<'a>);
 
 fn bracketed(words: Words<'_>, open: char, close: char) -> Result<Option<Bracketed<'_>>, Mistake> {

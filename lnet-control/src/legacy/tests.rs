@@ -17,7 +17,7 @@ fn refused(kind: LegacyKind, text: &str, expected: &[&str]) {
     assert_eq!(errors, expected, "{text}");
 }
 
-/// What a string is printed as.
+/// Checks how a string is printed.
 #[track_caller]
 fn printed(kind: LegacyKind, text: &str, expected: &str) {
     let legacy = read(kind, text);
@@ -266,7 +266,7 @@ options lnet word
     );
 }
 
-/// What modprobe text says is what the document says that it is converted to (test 617 of the catalogue).
+/// Modprobe text and the document that it is converted to say the same (test 617 of the catalogue).
 #[test]
 fn a_document_says_what_the_strings_say() {
     let strings = "\
@@ -347,7 +347,7 @@ fn route() -> impl Strategy<Value = String> {
 }
 
 proptest! {
-    /// What is read is printed, and what is printed is read as the same.
+    /// Strings that were read are printed, and read again as the same.
     #[test]
     fn what_is_printed_is_read_again(
         networks in prop::collection::vec(entry(), 0..4),

@@ -1,4 +1,4 @@
-//! What strings say, as a YAML document.
+//! YAML documents of strings.
 
 use lnet_model::choice::{ChoiceForm, InterfaceRecord};
 use lnet_model::ni::NiOptions;

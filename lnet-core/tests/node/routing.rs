@@ -95,7 +95,7 @@ fn it_goes_on_and_off_in_time() {
     assert_eq!(runner.pools.len(), 2);
 }
 
-/// What a node is unconfigured by ends it at once, so that it can be configured anew.
+/// Routing ends at once where a node is unconfigured, so that the node can be configured anew.
 #[test]
 fn it_ends_with_the_configuration() {
     for change in [ON, OFF] {

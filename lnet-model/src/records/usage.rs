@@ -1,4 +1,4 @@
-//! What a node uses of what it may have.
+//! Use of the objects that a node may have.
 
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -12,7 +12,7 @@ use super::worker::Worker;
 /// Buffers that leave in one step at most.
 const STEP_BUFFERS: usize = 256;
 
-/// What a shard has to remember of its router buffers.
+/// Router buffers of a shard that stand outside its pools.
 #[derive(Debug, Default)]
 pub(super) struct RouterBuffers {
     /// The buffer without bytes, once there is one.

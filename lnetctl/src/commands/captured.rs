@@ -107,7 +107,7 @@ fn line(begun: u64, captured: &Captured<'_>) -> String {
     line
 }
 
-/// What a packet is: its ends, and what it says.
+/// A packet as JSON: its ends, and what it says.
 fn told(captured: &Captured<'_>) -> Value {
     let mut packet = Vec::new();
     if captured.link == RAW_IP {
@@ -152,7 +152,7 @@ fn addresses(packet: &[u8]) -> Option<(IpAddr, IpAddr)> {
     }
 }
 
-/// What a datagram says, if it is a frame.
+/// Words for a datagram, if it is a frame.
 fn frame(datagram: &[u8]) -> String {
     let Some((head, body)) = datagram.split_first_chunk::<FRAME_HEADER_BYTES>() else {
         return "no frame of ours: too short".to_owned();

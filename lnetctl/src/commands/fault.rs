@@ -73,7 +73,7 @@ pub(crate) struct RuleEnds {
     pub(crate) all: bool,
 }
 
-/// What all rules have.
+/// Options that all rules have.
 #[derive(Debug, Args)]
 pub(crate) struct RuleWords {
     /// Source of the messages: a NID, *@net or *

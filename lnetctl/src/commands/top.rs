@@ -44,7 +44,7 @@ pub(crate) struct TopArgs {
     interval: String,
 }
 
-/// What a node told at one moment.
+/// Records that a node told at one moment.
 struct Look {
     at: Instant,
     nets: Vec<NetRecord>,
@@ -60,7 +60,7 @@ impl Look {
     }
 }
 
-/// What goes by an NI in a second.
+/// Traffic of an NI in a second.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug, Serialize)]
 struct Rates {
     sent: u64,

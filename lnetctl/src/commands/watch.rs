@@ -31,7 +31,7 @@ pub(crate) struct WatchArgs {
     seconds: Option<String>,
 }
 
-/// What a node is: texts by what they are of.
+/// Facts of a node: texts by their subjects.
 type Facts = BTreeMap<String, String>;
 
 pub(super) fn run(daemon: &mut Daemon<'_>, args: &WatchArgs) -> Result<()> {
@@ -84,7 +84,7 @@ impl FactChange<'_> {
     }
 }
 
-/// What is other now, in the order of what it is of.
+/// Facts that are other now, in the order of their subjects.
 fn changes<'a>(before: &'a Facts, now: &'a Facts) -> Vec<FactChange<'a>> {
     let mut all: Vec<&String> = before.keys().chain(now.keys()).collect();
     all.sort();

@@ -194,8 +194,8 @@ net:
     assert_eq!((ran.status, unquoted(&ran.stdout)), (0, expected.to_owned()));
 }
 
-/// What LNet's own converter cannot: several gateways in a rule, ranges written out, which of several lines
-/// modprobe takes, a rule in a comment.
+/// More than LNet's own converter does: several gateways in a rule, ranges written out, which of several
+/// lines modprobe takes, a rule in a comment.
 #[test]
 fn more_is_converted_than_by_lnet() {
     let ran = convert(&["--expand", "o2ib[1-2] 3 10.0.0.[1-2]@tcp:7 10.0.0.9@tcp"], "");

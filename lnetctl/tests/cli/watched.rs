@@ -19,7 +19,7 @@ fn documents_are_checked_without_a_daemon() {
     let good = check(&[], "global:\n    retry_count: 3\n    transaction_timeout: 60\n");
     assert_eq!((good.status, good.stderr.as_str()), (0, ""), "{good:?}");
     assert_eq!(good.stdout, "check:\n      file: standard input\n      items: 2\n");
-    // What files hold that nothing is asked of.
+    // Files that ask for nothing.
     for blank in ["", "---\n", "# nothing\n"] {
         assert!(check(&[], blank).stdout.contains("items: 0\n"), "{blank}");
     }

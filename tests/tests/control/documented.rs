@@ -1,4 +1,4 @@
-//! What `lnetctl --json` prints of real nodes is as its schema says.
+//! Output of `lnetctl --json` of real nodes is as its schema says.
 
 use lnet_tests::netns::{NETNS_NODES, require_privilege};
 

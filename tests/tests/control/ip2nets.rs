@@ -79,7 +79,7 @@ fn an_address_says_what_an_interface_says() {
         let document = format!("ip2nets:\n- net-spec: tcp\n  ip-range: {{0: \"{range}\"}}\n");
         let imported = host.backup(|node| {
             node.good_with("import", &document);
-            // What is so already changes nothing.
+            // A document of what is so already changes nothing.
             assert_eq!(node.good_with("import --dry-run", &document), "", "test {test}: {range}");
             node.good_with("import", &document);
         });
@@ -193,7 +193,7 @@ impl Host {
         Daemon::spawn(directory, command)
     }
 
-    /// What a daemon says that cannot start.
+    /// Has a daemon start that cannot, and returns what it says.
     fn refused(&self, words: &[&str]) -> String {
         let directory = Directory::new();
         let mut command = directory.command(Some(self.netns.a()), "--mode socket");
@@ -249,7 +249,7 @@ fn a_node_starts_with_routes() {
     assert_eq!(shown.matches("net: tcp9").count(), 5, "{shown}");
     assert!(shown.contains("hop: 3") && shown.contains("priority: 2"), "{shown}");
     let log = node.directory.log();
-    // As the kernel's module does, it forwards then.
+    // The node forwards then, as the kernel's module does.
     until_shown(&node, "routing show", "enable: 1");
     for part in ["tcp7", "the gateway is this node", "tcp8", "no NI here is on the net of the gateway"] {
         assert!(log.contains(part), "{part}: {log}");
@@ -343,7 +343,7 @@ fn a_start_waits_for_what_is_absent() {
     ip(host.netns.a(), "link del late0");
     let said = host.refused(&["--config", &path_of(&said_document()), "--wait", "1"]);
     assert!(said.contains("late0") && said.contains("absent for 1s (--wait)"), "{said}");
-    // What is wrong is not waited for.
+    // Mistakes are not waited for.
     let said = host.refused(&["--networks", "tcp(", "--wait", "60"]);
     assert!(said.contains("a ( without its )"), "{said}");
 }

@@ -39,7 +39,7 @@ fn read(mut stream: TcpStream) -> String {
     answer
 }
 
-/// What a request is answered, with the head.
+/// Sends a request, and returns the answer with its head.
 fn asked(to: SocketAddr, request: &str, headers: &str) -> String {
     let mut stream = connect(to);
     write!(stream, "{request} HTTP/1.1\r\nHost: node\r\n{headers}\r\n").unwrap();

@@ -108,7 +108,7 @@ fn nets_of_all_lnds_are_routed_between() {
     }
 }
 
-/// What a router has is there while it routes; while it stops, changes are refused.
+/// Pools are there while a router routes; while it stops, changes are refused.
 #[test]
 fn a_router_goes_on_and_off() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {

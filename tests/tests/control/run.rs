@@ -146,7 +146,7 @@ impl Daemon {
         self.directory.socket()
     }
 
-    /// What it tells of another start-up document at this path, up to this end.
+    /// Has it read another start-up document at this path, and returns what it tells, up to this end.
     pub(crate) fn reload(&self, path: &Path, document: &str, end: &str) -> String {
         fs::write(path, document).unwrap();
         let before = self.directory.log().len();

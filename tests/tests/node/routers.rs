@@ -22,7 +22,7 @@ use crate::privileged;
 const PATIENCE: Duration = Duration::from_secs(20);
 const PORTAL: u32 = 41;
 
-/// What carries the net of one side.
+/// Carrier of the net of one side.
 #[derive(Clone, Copy)]
 struct Side {
     net_type: NetType,
@@ -197,7 +197,7 @@ impl Routed {
         }
     }
 
-    /// What the router's shards have counted under this name.
+    /// Sum of what the router's shards have counted under this name.
     fn counted(&self, name: &'static str) -> u64 {
         self.router
             .shards()

@@ -10,7 +10,7 @@ use super::selftest::{self, READ, WRITE, by_kernel, judge, script};
 /// The kernel nodes, and our NIDs on their nets.
 const ENDS: [&str; 2] = ["10.77.0.11@tcp1", "10.78.0.12@tcp2"];
 const GATEWAYS: [&str; 2] = ["10.77.0.50@tcp1", "10.78.0.50@tcp2"];
-/// What the kernel nodes were booted with as well: gateways are checked each 3 s.
+/// Parameters of the daemon and of the kernel nodes: gateways are checked each 3 s.
 pub(super) const CHECKS: &str = "alive_router_check_interval=3 router_ping_timeout=3";
 /// How long routing takes to go on or off by these.
 const WAIT: Duration = Duration::from_secs(60);

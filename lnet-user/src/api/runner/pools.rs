@@ -35,7 +35,7 @@ pub(super) async fn make(core: Arc<Core>, totals: Totals) -> Done {
         if is_off { Totals::default() } else { machine.router_buffers() }
     };
     core.runner.books().has_router_buffers = true;
-    // What goes is needed again if there is no memory for what comes.
+    // Buffers that go are needed again if there is no memory for those that come.
     let both = [0, 1, 2].map(|kind| former[kind].max(totals[kind]));
     let mut result = core.fill_pools(both).await;
     if result.is_ok() {
