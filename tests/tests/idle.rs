@@ -99,8 +99,7 @@ fn rest() -> (Duration, f64, u64) {
 
 #[test]
 fn a_node_that_is_idle_costs_little() {
-    // Tables of messages that a router would forward are part of these, also where there is none.
-    const MOST_KIB: u64 = 20 << 10;
+    const MOST_KIB: u64 = 12 << 10;
     if !require_privilege("nodes over veth", &NETNS_NODES) {
         return;
     }

@@ -15,9 +15,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use bytes::BytesMut;
 use lnet_core::lnd::NiId;
 use lnet_io::mailbox::{Mailbox, Sender, Unsent};
+use lnet_io::memory::Buffer;
 use lnet_io::reactor::Waker;
 use lnet_io::xsk::{FRAGMENTS_MAX, Frame, RingDescriptor};
 use lnet_wire::Nid;
@@ -53,23 +53,24 @@ pub(super) struct DatagramBuffer {
     /// The shard that the buffer returns to.
     pub(super) home: u8,
     length: usize,
-    bytes: BytesMut,
+    bytes: Buffer,
 }
 
 impl DatagramBuffer {
-    /// Buffers for datagrams of at most `datagram_max_bytes`. All lie in one allocation: a page of it takes
-    /// memory once a datagram was there. Of allocations of their own the allocator would touch nearly every
-    /// page.
+    /// Buffers for datagrams of at most `datagram_max_bytes`, one or more. All lie in one mapping: a page of
+    /// it takes memory once a datagram was there. The allocator would touch nearly every page, of many
+    /// allocations always, of a single one where it takes that from memory that was freed before.
+    ///
+    /// # Panics
+    /// Where the kernel maps no memory for them.
     pub(super) fn several(
         home: u8,
         count: usize,
         datagram_max_bytes: u32,
     ) -> impl Iterator<Item = Box<Self>> {
-        let size = datagram_max_bytes as usize;
-        let mut all = BytesMut::zeroed(count * size);
-        (0..count).map(move |_| {
-            Box::new(Self { ni: NiId(0), from: Nid::ANY, home, length: 0, bytes: all.split_to(size) })
-        })
+        let all = Buffer::mapped(count, datagram_max_bytes as usize).expect("memory for datagrams");
+        all.into_iter()
+            .map(move |bytes| Box::new(Self { ni: NiId(0), from: Nid::ANY, home, length: 0, bytes }))
     }
 
     /// Copies a datagram, which fits.
