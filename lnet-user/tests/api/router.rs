@@ -98,12 +98,6 @@ impl Routed {
         change(&self.router, changes).unwrap();
         let is_up = |end: &Lnet| end.machine().net_routes().all(|route| route.is_up);
         until("its ends know it", || self.ends.iter().all(is_up));
-        let [near, far] = &self.ends;
-        until("they reach each other", || {
-            [(near, nid(2, 1)), (far, nid(1, 1))]
-                .iter()
-                .all(|(end, to)| end.ping(*to, None, PATIENCE).is_ok())
-        });
     }
 
     /// The next event of a kind.
