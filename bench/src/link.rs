@@ -42,6 +42,23 @@ pub struct Link {
     pub mtu: usize,
 }
 
+/// A second pair between the same namespaces.
+#[derive(Debug, Args)]
+pub struct SecondRail {
+    /// Interface of the second rail at the sending end.
+    #[arg(long)]
+    pub second_interface_a: String,
+    /// Interface of the second rail at the answering end.
+    #[arg(long)]
+    pub second_interface_b: String,
+    /// NID of the second rail at the sending end, on a net of its own.
+    #[arg(long)]
+    pub second_nid_a: Nid,
+    /// NID of the second rail at the answering end.
+    #[arg(long)]
+    pub second_nid_b: Nid,
+}
+
 /// One end of the pair, as seen from its namespace.
 #[derive(Clone, Copy, Debug)]
 pub struct Side<'a> {

@@ -63,6 +63,13 @@ pub fn cpu_time(process: &str) -> Option<Duration> {
     Some(ticks(field(11)?) + ticks(field(12)?))
 }
 
+/// CPU time that this process has taken, all threads together.
+#[must_use]
+pub fn process_cpu_time() -> Duration {
+    let used = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
+}
+
 /// Fields of a process, from its state on: names may have spaces in them.
 fn stat_fields(process: &str) -> Option<Vec<String>> {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).ok()?;

@@ -45,6 +45,7 @@ const PEERS_NETWORK: &str = "10.212.0.0/16";
   cargo xtask bench --match-cost
   cargo xtask bench --awaits
   cargo xtask bench --reactors --mtu 1500
+  cargo xtask bench --routed --net tcp
   cargo xtask bench --shards --only alone
   cargo xtask bench --messaging
   cargo xtask bench --idle
@@ -98,6 +99,10 @@ pub(crate) struct Options {
     /// and 1 MiB, over sockets, or with --net tcp over streams
     #[arg(long, group = "bench")]
     reactors: bool,
+    /// What a router costs: CPU time of a forwarded message beside that of both ends, and what a hop
+    /// adds to half a round trip; with --net tcp between tcp nets
+    #[arg(long, group = "bench")]
+    routed: bool,
     /// Cost of nodes with 2 and 16 shards beside nodes with one: a Put of 64 bytes to its ACK, alone and 64
     /// at once
     #[arg(long, group = "bench")]
@@ -114,11 +119,11 @@ pub(crate) struct Options {
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     size: Option<u32>,
     /// Largest IP packet of the link [default: 1500; with --awaits, --bulk, --compare, --messaging, --rails,
-    /// --reactors, --shards and --sweep 9000]
+    /// --reactors, --routed, --shards and --sweep 9000]
     #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u16).range(1500..))]
     mtu: Option<u16>,
-    /// Type of the net that nodes are on, with --awaits, --compare, --reactors, --shards and --sweep
-    /// [default: xdp]
+    /// Type of the net that nodes are on, with --awaits, --compare, --reactors, --routed, --shards
+    /// and --sweep [default: xdp]
     #[arg(long, value_name = "TYPE", value_parser = ["xdp", "tcp"], hide_possible_values = true)]
     net: Option<String>,
     /// Messages that are under way at once, with --compare and --sweep [default: 64]
@@ -168,7 +173,7 @@ const fn over_link(
 }
 
 /// All of them, the first where no option asks for one.
-const BENCHES: [Bench; 14] = [
+const BENCHES: [Bench; 15] = [
     over_link("", "xdp", (64, 1500), &["size", "mtu"]),
     over_link("awaits", "awaits", (64, 9000), &["size", "mtu", "net"]),
     over_link("bulk", "bulk", (1 << 20, 9000), &["size", "mtu"]),
@@ -181,6 +186,7 @@ const BENCHES: [Bench; 14] = [
     over_link("posted", "posted", (64, 1500), &["size", "mtu"]),
     over_link("rails", "rails", (4096, 9000), &["size", "mtu"]),
     over_link("reactors", "reactors", (64, 9000), &["size", "mtu", "net"]),
+    over_link("routed", "routed", (64, 9000), &["size", "mtu", "net"]),
     over_link("shards", "shards", (64, 9000), &["size", "mtu", "net", "only"]),
     over_link("sweep", "sweep", (1 << 20, 9000), &["mtu", "net", "at-once"]),
 ];
@@ -203,6 +209,7 @@ impl Options {
             ("posted", self.posted.is_some()),
             ("rails", self.rails),
             ("reactors", self.reactors),
+            ("routed", self.routed),
             ("shards", self.shards),
             ("sweep", self.sweep),
         ];
@@ -284,7 +291,10 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
             .context("signal handlers")?;
     }
     run::remove_and_say_stale()?;
-    let pair = Pair::create("", Wiring { rails: 1 + u8::from(options.rails), queues: 2, mtu_bytes })?;
+    let pair = Pair::create(
+        "",
+        Wiring { rails: 1 + u8::from(options.rails || options.routed), queues: 2, mtu_bytes },
+    )?;
     let mut command = Command::new(program);
     command.arg(bench.subcommand);
     if options.peers.is_some() {
@@ -297,9 +307,9 @@ pub(crate) fn bench(root: &Path, options: &Options) -> Result<()> {
         command.arg(format!("--netns-{end}")).arg(Path::new("/run/netns").join(namespace.name()));
         command.args([&format!("--interface-{end}"), &namespace.interface().name]);
         command.args([&format!("--nid-{end}"), &nid(namespace, options.net())]);
-        if let (true, [_, second]) = (options.rails, namespace.interfaces()) {
+        if let [_, second] = namespace.interfaces() {
             command.args([&format!("--second-interface-{end}"), &second.name]);
-            command.args([&format!("--second-nid-{end}"), &format!("{}@xdp1", second.ipv4)]);
+            command.args([&format!("--second-nid-{end}"), &format!("{}@{}1", second.ipv4, options.net())]);
         }
     }
     if options.posted.is_some() {

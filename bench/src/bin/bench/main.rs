@@ -11,6 +11,7 @@ mod peers;
 mod posted;
 mod rails;
 mod reactors;
+mod routed;
 mod shards;
 mod sweep;
 mod xdp;
@@ -40,6 +41,7 @@ enum Bench {
     Posted(posted::Cli),
     Rails(rails::Cli),
     Reactors(reactors::Cli),
+    Routed(routed::Cli),
     Shards(shards::Cli),
     Sweep(sweep::Cli),
     Xdp(xdp::Cli),
@@ -58,6 +60,7 @@ fn main() -> anyhow::Result<()> {
         Bench::Posted(cli) => posted::run(cli),
         Bench::Rails(cli) => rails::run(cli),
         Bench::Reactors(cli) => reactors::run(cli),
+        Bench::Routed(cli) => routed::run(cli),
         Bench::Shards(cli) => shards::run(cli),
         Bench::Sweep(cli) => sweep::run(cli),
         Bench::Xdp(cli) => xdp::run(cli),

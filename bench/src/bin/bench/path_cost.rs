@@ -1,9 +1,10 @@
 //! What it costs to choose the path of a request, by the number of NIs at either end.
 //!
 //! A Put without ACK of an empty descriptor is bound, started, taken by an LND that does nothing, and ends;
-//! its event is polled. That is measured with a source that the request names, so that there is nothing to
-//! choose, and without. What a Put costs more then is the choice, and the look-ups of other NIs' credits that
-//! belong to it. A figure is the least of some rounds: what a busy machine adds is no part of it.
+//! its event is polled. That is measured with a source that the request names and a peer of its net, so that
+//! there is nothing to choose, and without, also to a peer behind gateways. What a Put costs more then is
+//! the choice, and the look-ups of other NIs' credits that belong to it. A figure is the least of some
+//! rounds: what a busy machine adds is no part of it.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -20,20 +21,45 @@ use lnet_core::lnd::{NiId, Status, Uplink};
 use lnet_core::md::{MdOptions, MdSpec, Threshold};
 use lnet_core::shard::PutRequest;
 use lnet_core::time::Instant;
-use lnet_core::topology::{HEALTH_MAX, LocalNi, PeerMap, PeerNid, PeerView, Topology};
+use lnet_core::topology::{GatewayNi, HEALTH_MAX, LocalNi, NetRoutes, PeerMap, PeerNid, PeerView, Topology};
 use lnet_core::{Limits, Shard, ShardConfig};
-use lnet_wire::nid::Net;
-use lnet_wire::{Nid, ProcessId};
+use lnet_wire::{Net, NetType, Nid, ProcessId};
 use serde::Serialize;
 
 const ROUNDS: u32 = 30;
 
-/// Measures what it costs to choose a path, with 1, 4 and 16 NIs at either end.
+/// Routes of the node whose peer is behind gateways, as many to each net.
+const ROUTES: u32 = 10_000;
+const GATEWAYS: u8 = 8;
+
+/// Measures what it costs to choose a path, with 1, 4 and 16 NIs at either end, and with 10,000 routes.
 #[derive(Debug, Args)]
 #[command(after_help = "Example: cargo xtask bench --paths")]
 pub(crate) struct Cli {
     #[command(flatten)]
     report: Report,
+}
+
+/// What the node knows of its peer.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Peer {
+    NotKnown,
+    /// By as many NIs as the node has.
+    Discovered,
+    /// On one of many nets, each of which some gateways lead to.
+    BehindGateways,
+}
+
+impl Peer {
+    /// What the table says of a peer.
+    const fn words(self) -> &'static str {
+        match self {
+            Self::NotKnown => "peer not known",
+            Self::Discovered => "peer discovered",
+            Self::BehindGateways => "10,000 routes",
+        }
+    }
 }
 
 struct Source {
@@ -48,13 +74,40 @@ fn nid(host: u8, ni: u8) -> anyhow::Result<Nid> {
     Ok(Nid::new_ip(Net::TCP, [10, 0, host, ni].into())?)
 }
 
+/// Routes to nets by the same gateways, and one of the nets.
+fn routes() -> anyhow::Result<(NetRoutes, Net)> {
+    let net = |number: u32| Net::new(NetType::TCP, number as u16 + 1);
+    let gateways = (1..=GATEWAYS).map(|ni| nid(3, ni)).collect::<anyhow::Result<Vec<_>>>()?;
+    let ni = |number: u32| {
+        let nid = gateways[(number % u32::from(GATEWAYS)) as usize];
+        let ni = GatewayNi {
+            nid,
+            gateway: nid,
+            awaits_link: false,
+            priority: 0,
+            hops: 1,
+            health: HEALTH_MAX,
+            ni_priority: 0,
+        };
+        (net(number / u32::from(GATEWAYS)), ni)
+    };
+    let nis = (0..ROUTES).map(ni).collect();
+    Ok((NetRoutes::new(nis, gateways), net(ROUTES / u32::from(GATEWAYS) / 2)))
+}
+
 impl Source {
-    /// A shard with so many NIs on a net, and a Multi-Rail peer with as many there.
-    fn new(nis: u8, knows_peer: bool, names_source: bool) -> anyhow::Result<Self> {
+    /// A shard with so many NIs on a net, and a peer there or behind gateways.
+    fn new(nis: u8, peer: Peer, names_source: bool) -> anyhow::Result<Self> {
         let local = |ni| Ok(LocalNi::new(nid(1, ni)?, 256, 8, Duration::from_secs(50)));
         let locals = (1..=nis).map(local).collect::<anyhow::Result<Vec<_>>>()?;
         let mut topology = Topology::new(locals);
-        if knows_peer {
+        let mut target = nid(2, 1)?;
+        if peer == Peer::BehindGateways && !names_source {
+            let (routes, net) = routes()?;
+            topology = topology.with_net_routes(Some(Arc::new(routes)));
+            target = Nid::new_ip(net, [10, 0, 9, 9].into())?;
+        }
+        if peer == Peer::Discovered {
             let peers = (1..=nis).map(|ni| Ok(PeerNid::new(nid(2, ni)?, HEALTH_MAX)));
             let mut map = PeerMap::default();
             PeerView::new(true, peers.collect::<anyhow::Result<_>>()?)
@@ -73,7 +126,7 @@ impl Source {
         });
         let events = shard.create_event_queue(64)?;
         let self_nid = if names_source { Some(nid(1, 1)?) } else { None };
-        Ok(Self { shard, events, nis: nis.into(), target: ProcessId::lustre(nid(2, 1)?), self_nid })
+        Ok(Self { shard, events, nis: nis.into(), target: ProcessId::lustre(target), self_nid })
     }
 
     fn put(&mut self) -> anyhow::Result<()> {
@@ -115,7 +168,7 @@ impl Source {
 #[derive(Serialize)]
 struct Row {
     nis: u8,
-    peer_known: bool,
+    peer: Peer,
     /// With a source that is given, and with one that is chosen.
     given_ns: Figure,
     chosen_ns: Figure,
@@ -136,10 +189,16 @@ struct Document {
 pub(crate) fn run(Cli { report }: Cli) -> anyhow::Result<()> {
     let puts = report.rounds(20_000) as u32;
     let mut cases = Vec::new();
-    for (nis, peer_known) in [(1, false), (1, true), (4, true), (16, true)] {
+    for (nis, peer) in [
+        (1, Peer::NotKnown),
+        (1, Peer::Discovered),
+        (4, Peer::Discovered),
+        (16, Peer::Discovered),
+        (1, Peer::BehindGateways),
+    ] {
         let [given_ns, chosen_ns, choice_ns] = [(); 3].map(|()| Figure::default());
-        let sources = [Source::new(nis, peer_known, true)?, Source::new(nis, peer_known, false)?];
-        cases.push((sources, Row { nis, peer_known, given_ns, chosen_ns, choice_ns }));
+        let sources = [Source::new(nis, peer, true)?, Source::new(nis, peer, false)?];
+        cases.push((sources, Row { nis, peer, given_ns, chosen_ns, choice_ns }));
     }
     // Sources take turns, so that noise of the machine meets all.
     for _ in 0..ROUNDS {
@@ -161,8 +220,8 @@ fn table(document: &Document) -> String {
         "{}\n\n{:<28}{:>24}{:>24}{:>24}\n",
         document.machine, "NIs at either end", "given, ns", "chosen, ns", "choice, ns"
     );
-    for Row { nis, peer_known, given_ns, chosen_ns, choice_ns } in &document.rows {
-        let name = format!("{nis}, peer {}", if *peer_known { "discovered" } else { "not known" });
+    for Row { nis, peer, given_ns, chosen_ns, choice_ns } in &document.rows {
+        let name = format!("{nis}, {}", peer.words());
         let [given, chosen, choice] = [given_ns, chosen_ns, choice_ns].map(|of| of.cells(0));
         let _ = writeln!(text, "{name:<28}{given:>24}{chosen:>24}{choice:>24}");
     }

@@ -12,7 +12,7 @@ use anyhow::{anyhow, ensure};
 use clap::Args;
 use lnet_admin::{Control, ControlOptions};
 use lnet_bench::figure::{Bound, Check, Figure, checks_table};
-use lnet_bench::link::{Side, enter};
+use lnet_bench::link::{SecondRail, Side, enter};
 use lnet_bench::measure::{Endpoint, PATIENCE};
 use lnet_bench::messages::Operation;
 use lnet_bench::options::{Options, Setup};
@@ -33,18 +33,8 @@ use serde::Serialize;
 pub(crate) struct Cli {
     #[command(flatten)]
     options: Options,
-    /// Interface of the second rail at the sending end.
-    #[arg(long)]
-    second_interface_a: String,
-    /// Interface of the second rail at the answering end.
-    #[arg(long)]
-    second_interface_b: String,
-    /// NID of the second rail at the sending end, on a net of its own.
-    #[arg(long)]
-    second_nid_a: Nid,
-    /// NID of the second rail at the answering end.
-    #[arg(long)]
-    second_nid_b: Nid,
+    #[command(flatten)]
+    second: SecondRail,
 }
 
 /// Messages that are under way at once.
@@ -94,9 +84,9 @@ struct Carried {
 impl Cli {
     /// The NIs of an end on these rails, and the NID that the other end goes by.
     fn end(&self, is_near: bool, rails: [bool; 2]) -> (Vec<NiConfig>, Nid) {
-        let link = &self.options.link;
-        let near = [(link.nid_a, &link.interface_a), (self.second_nid_a, &self.second_interface_a)];
-        let far = [(link.nid_b, &link.interface_b), (self.second_nid_b, &self.second_interface_b)];
+        let (link, second) = (&self.options.link, &self.second);
+        let near = [(link.nid_a, &link.interface_a), (second.second_nid_a, &second.second_interface_a)];
+        let far = [(link.nid_b, &link.interface_b), (second.second_nid_b, &second.second_interface_b)];
         let (own, others) = if is_near { (near, far) } else { (far, near) };
         let used = |number: &usize| rails[*number];
         let nis = (0..2).filter(used).map(|number| NiConfig::new(own[number].0, own[number].1));
