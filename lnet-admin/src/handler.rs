@@ -12,8 +12,9 @@ use lnet_model::capture::{CaptureRecord, CaptureSpec};
 use lnet_model::choice::InterfaceRecord;
 use lnet_model::fault::{DelayRuleRecord, DelaySpec, DropRuleRecord, RuleCounters};
 use lnet_model::records::{
-    CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, Parameters, PeerPage,
-    RecoveryRecord, RoutePage, RoutingRecord, SelftestAnswer, SelftestRequest, Statistics, UsageRecord,
+    ConnectionRecord, CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, Parameters,
+    PeerPage, PeerQuery, RecoveryRecord, RoutePage, RoutingRecord, SelftestAnswer, SelftestRequest,
+    Statistics, UsageRecord,
 };
 use lnet_model::request::{ChangeSet, Effect, PingRecord};
 use lnet_model::route::RouteSpec;
@@ -123,9 +124,9 @@ impl Handler for Control {
         self.net_records().await
     }
 
-    async fn peer_page(&self, after: Option<NidText>) -> Result<PeerPage, Refusal> {
+    async fn peer_page(&self, query: PeerQuery) -> Result<PeerPage, Refusal> {
         self.check_configured()?;
-        self.peers_behind(after.map(|NidText(nid)| nid)).await
+        self.peer_records(&query).await
     }
 
     async fn route_page(&self, after: Option<RouteSpec>) -> Result<RoutePage, Refusal> {
@@ -202,6 +203,11 @@ impl Handler for Control {
         self.explained(nid).await
     }
 
+    async fn connections(&self) -> Result<Vec<ConnectionRecord>, Refusal> {
+        self.check_configured()?;
+        self.connection_records().await
+    }
+
     async fn cpts_of(&self, nids: Vec<NidText>) -> Result<Vec<CptRecord>, Refusal> {
         self.check_configured()?;
         self.cpts_of_nids(nids)
@@ -210,6 +216,13 @@ impl Handler for Control {
     async fn log_peer(&self, NidText(nid): NidText) -> Result<(), Refusal> {
         self.check_configured()?;
         self.logged_peer(&nid)
+    }
+
+    async fn log_refusals(&self, on: bool) -> Result<(), Refusal> {
+        self.lnet.log_refusals(on).map_err(|error| {
+            let hint = "lnetd --log-refusals starts with programs that can";
+            Refusal::new(Errno::OPNOTSUPP, format!("{error}: {hint}"))
+        })
     }
 
     async fn apply(&self, batch: ChangeSet) -> Result<Vec<Effect>, Refusal> {

@@ -1,31 +1,32 @@
 //! What a node tells of itself, in the terms of the tools: the counters of its shards, added up.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::health::HealthStatus;
 use lnet_core::lnd::NiId;
 use lnet_core::node::{
-    DiscoveryCounters, LocalNetState, LocalNiState, NetRoute, NiConfig, PeerTraffic, Recovery, RouterState,
-    Settings,
+    DiscoveryCounters, LocalNetState, LocalNiState, NetRoute, NiConfig, Peer, PeerNi, PeerTraffic, Recovery,
+    RouterState, Settings,
 };
 use lnet_core::shard::{self, PoolUsage};
 use lnet_core::stats::{self, NiCounters, TypeCounts};
 use lnet_core::tunables::NetTunables;
-use lnet_model::Refusal;
 use lnet_model::lnd::{NiFact, NiOption};
 use lnet_model::ni::NiOptions;
 use lnet_model::records::{
-    Globals, LatencySummary, MessageCounts, NetRecord, NiHealth, NiRecord, NiStatus, NiTraffic, Parameters,
-    PeerCredits, PeerHealth, PeerNiRecord, PeerPage, PeerRecord, PoolRecord, RoutePage, RouteRecord,
-    RouteState, RouteType, RoutingRecord, RoutingState, Statistics,
+    ConnectionRecord, ConnectionUse, Globals, LatencySummary, MessageCounts, NetRecord, NiHealth, NiRecord,
+    NiStatus, NiTraffic, Parameters, PeerCredits, PeerHealth, PeerNiRecord, PeerPage, PeerQuery, PeerRecord,
+    PoolRecord, RoutePage, RouteRecord, RouteState, RouteType, RoutingRecord, RoutingState, Statistics,
 };
 use lnet_model::route::RouteSpec;
 use lnet_model::steering::{PortalPolicy, SteeringPolicy, SteeringRecord};
 use lnet_model::text::NidText;
 use lnet_model::udsp::UdspInfo;
+use lnet_model::{Errno, Refusal};
 use lnet_user::node::{LO, LndOptions, NiState, Reactor};
+use lnet_wire::socklnd::ConnectionType;
 use lnet_wire::steer::PolicyWord;
 use lnet_wire::{Global, MessageType, Net, Nid, Parameter};
 
@@ -40,22 +41,24 @@ impl Control {
     pub(super) async fn net_records(&self) -> Result<Vec<NetRecord>, Refusal> {
         self.lnet.follow_shards().await.map_err(|error| stopped(&error))?;
         let slots = self.lnet.topology().nis().len() as u16;
-        let mut sums = HashMap::<u16, (NiCounters, i64)>::new();
+        let mut sums = HashMap::<u16, (NiCounters, i64, i64)>::new();
         let told = self.on_shards(move |worker| {
             let record = |ni| Some((ni, worker.shard().ni_usage(NiId(ni))?));
             (0..slots).filter_map(record).collect::<Vec<_>>()
         });
         for (ni, usage) in told.await?.iter().flatten() {
-            let (counters, credits) = sums.entry(*ni).or_default();
+            let (counters, credits, min_credits) = sums.entry(*ni).or_default();
             *counters += &usage.counters;
             *credits += usage.credits;
+            *min_credits += usage.credits_min;
         }
-        let counters = |ni: NiId| sums.get(&ni.0).map(|(counters, _)| *counters).unwrap_or_default();
+        let counters = |ni: NiId| sums.get(&ni.0).map(|(counters, ..)| *counters).unwrap_or_default();
         let node = self.lnet.machine();
         let nets = node.nets().into_iter().map(|record| {
             let record_of = |config: &&NiConfig<LndOptions>| NiRecord {
                 udsp: local_info(node.rules(), &config.spec.nid),
-                available_credits: sums.get(&config.ni.0).map(|(_, credits)| *credits),
+                available_credits: sums.get(&config.ni.0).map(|(_, credits, _)| *credits),
+                min_credits: sums.get(&config.ni.0).map(|(.., min_credits)| *min_credits),
                 ..self.ni_record(config, &counters(config.ni), config.lnd_timeout(node.settings()))
             };
             let mut nis: Vec<_> = record.nis.iter().map(record_of).collect();
@@ -78,6 +81,7 @@ impl Control {
             traffic: traffic(counters),
             health: NiHealth::default(),
             available_credits: None,
+            min_credits: None,
             options: NiOptions::default(),
             timeout_s: 0,
             facts: self.node_facts(),
@@ -145,19 +149,37 @@ impl Control {
         (0..self.lnet.shard_count() as u32).collect()
     }
 
-    /// A page of the peers: some behind this primary NID, or the first.
-    pub(super) async fn peers_behind(&self, after: Option<Nid>) -> Result<PeerPage, Refusal> {
+    /// A page of the peers. Those that are named are looked up, and no others.
+    pub(super) async fn peer_records(&self, query: &PeerQuery) -> Result<PeerPage, Refusal> {
+        let after = query.after.map(|NidText(nid)| nid);
+        if let Some(of) = &query.of
+            && of.len() > PeerQuery::NIDS_MAX
+        {
+            let message = format!("peers of {} nids: at most {} are expected", of.len(), PeerQuery::NIDS_MAX);
+            return Err(Refusal::new(Errno::TOOBIG, message));
+        }
         if after.is_none() {
             self.lnet.follow_shards().await.map_err(|error| stopped(&error))?;
         }
-        let (mut last, mut has_more, mut nids) = (None, false, Vec::new());
-        for peer in self.lnet.machine().peers_after(after) {
-            if nids.len() >= PAGE_NIDS {
-                has_more = true;
-                break;
+        let (mut primaries, mut has_more, mut nids) = (Vec::new(), false, Vec::new());
+        {
+            let node = self.lnet.machine();
+            let asked: Box<dyn Iterator<Item = &Peer>> = match &query.of {
+                None => Box::new(node.peers_after(after)),
+                Some(of) => {
+                    let named = of.iter().filter_map(|NidText(nid)| node.peer(nid));
+                    let named: BTreeMap<Nid, &Peer> = named.map(|peer| (peer.primary, peer)).collect();
+                    Box::new(named.into_values().filter(|peer| Some(peer.primary) > after))
+                }
+            };
+            for peer in asked {
+                if nids.len() >= PAGE_NIDS {
+                    has_more = true;
+                    break;
+                }
+                primaries.push(peer.primary);
+                nids.extend(peer.nis.iter().map(|ni| ni.nid));
             }
-            last = Some(peer.primary);
-            nids.extend(peer.nis.iter().map(|ni| ni.nid));
         }
         let nids: Arc<[Nid]> = nids.into();
         let mut told = HashMap::<Nid, PeerSum>::new();
@@ -170,16 +192,14 @@ impl Control {
             told.entry(peer.nid).or_default().add(peer, routed.unwrap_or_default());
         }
         let node = self.lnet.machine();
+        let nets = node.nets();
         let tunables = |nid: &Nid| {
-            let net = node.nets().into_iter().find(|record| record.net == nid.net());
+            let net = nets.iter().find(|record| record.net == nid.net());
             net.map(|record| record.tunables)
         };
-        let local = node
-            .nets()
-            .iter()
-            .flat_map(|net| net.nis.iter().map(|config| config.spec.nid))
-            .collect::<Vec<_>>();
-        let peer_ni = |ni: &lnet_core::node::PeerNi, is_claim| {
+        let local: Vec<Nid> =
+            nets.iter().flat_map(|net| net.nis.iter().map(|config| config.spec.nid)).collect();
+        let peer_ni = |ni: &PeerNi, is_claim| {
             let sum = told.get(&ni.nid).copied().unwrap_or_default();
             let udsp = UdspInfo {
                 preferred_gateways: node.preferred_gateways(&ni.nid),
@@ -194,7 +214,7 @@ impl Control {
                 ..peer_ni_record(ni, &sum, tunables(&ni.nid), node.settings())
             }
         };
-        let record = |peer: &lnet_core::node::Peer| PeerRecord {
+        let record = |peer: &Peer| PeerRecord {
             primary_nid: peer.shown_primary(),
             multi_rail: peer.is_multi_rail(),
             state: peer.state,
@@ -203,8 +223,35 @@ impl Control {
             shared_nids: peer.shared_nids().iter().filter(|nid| local.contains(nid)).copied().collect(),
             nis: peer.shown().into_iter().map(|ni| peer_ni(ni, peer.ni(&ni.nid).is_none())).collect(),
         };
-        let page = node.peers_after(after).take_while(|peer| Some(peer.primary) <= last);
-        Ok(PeerPage { peers: page.map(record).collect(), next: last.filter(|_| has_more).map(NidText) })
+        // Meanwhile a peer may have gone, or become a part of another one.
+        let still = |nid: &Nid| node.peer(nid).filter(|peer| peer.primary == *nid);
+        let peers = primaries.iter().filter_map(still).map(record).collect();
+        Ok(PeerPage { peers, next: primaries.last().filter(|_| has_more).copied().map(NidText) })
+    }
+
+    /// The connections of all shards, by the NIDs of the peers.
+    pub(super) async fn connection_records(&self) -> Result<Vec<ConnectionRecord>, Refusal> {
+        let told = self.on_shards(|worker| {
+            let shard = u32::from(worker.shard_id().0);
+            let shown = worker.tcp().into_iter().flat_map(|lnd| lnd.connections());
+            let records = shown.map(|of| ConnectionRecord {
+                nid: of.peer.nid,
+                pid: of.peer.pid,
+                kind: match of.kind {
+                    ConnectionType::Any => ConnectionUse::Any,
+                    ConnectionType::Control => ConnectionUse::Control,
+                    ConnectionType::BulkIn => ConnectionUse::BulkIn,
+                    ConnectionType::BulkOut => ConnectionUse::BulkOut,
+                },
+                shard,
+                local: of.ends.local,
+                remote: of.ends.remote,
+            });
+            records.collect::<Vec<_>>()
+        });
+        let mut records = told.await?.concat();
+        records.sort_by_key(|record| (record.nid, record.kind as u8, record.remote));
+        Ok(records)
     }
 
     /// The routes behind one, by net and gateway, or the first.
@@ -457,7 +504,6 @@ pub(super) fn statistics(sum: &stats::Statistics, errors: u64, discovery: &Disco
 mod tests {
     use super::*;
     use crate::control::ControlOptions;
-    use lnet_model::Errno;
     use lnet_model::peer::PeerSpec;
     use lnet_model::records::ExplainedKind;
     use lnet_model::request::{Change, ChangeSet};
@@ -496,9 +542,14 @@ mod tests {
         runtime
             .block_on(control.apply_batch(ChangeSet { changes, dry_run: false, generation: None }))
             .unwrap();
+        let page = |of: Option<&[Nid]>, after: Option<Nid>| {
+            let of = of.map(|nids| nids.iter().copied().map(NidText).collect());
+            let query = PeerQuery { of, after: after.map(NidText) };
+            runtime.block_on(control.peer_records(&query)).unwrap()
+        };
         let (mut told, mut after, mut pages) = (Vec::new(), None, 0);
         loop {
-            let PeerPage { peers, next } = runtime.block_on(control.peers_behind(after)).unwrap();
+            let PeerPage { peers, next } = page(None, after);
             let nids: usize = peers.iter().map(|peer| peer.nis.len()).sum();
             assert!(next.is_none() || (PAGE_NIDS..PAGE_NIDS + 10).contains(&nids), "{nids}");
             told.extend(peers);
@@ -510,7 +561,24 @@ mod tests {
         assert_eq!((told.len(), pages), (100, 3));
         assert!(told.windows(2).all(|pair| pair[0].primary_nid < pair[1].primary_nid));
         let (last, none) = (told.last().unwrap().primary_nid, PeerPage::default());
-        assert_eq!(runtime.block_on(control.peers_behind(Some(last))).unwrap(), none);
+        assert_eq!(page(None, Some(last)), none);
+        // Those that are named, by whatever NID, each once and in the same order.
+        let [first, other] = [&told[3], &told[87]];
+        let named: Vec<Nid> = [other, first].iter().flat_map(|peer| &peer.nis).map(|ni| ni.nid).collect();
+        let unknown = Nid::new_ip(Net::XDP, [10, 9, 99, 1].into()).unwrap();
+        let named = [&named[..], &[unknown]].concat();
+        let (both, one) = ([first, other].map(Clone::clone), [other.clone()]);
+        assert_eq!(page(Some(&named), None), PeerPage { peers: both.to_vec(), next: None });
+        assert_eq!(page(Some(&named), Some(first.primary_nid)).peers, one);
+        assert_eq!(page(Some(&[unknown]), None), none);
+        assert_eq!(page(Some(&[]), None), none);
+        // A page of those that are named ends where one of all would.
+        let wide: Vec<Nid> = told.iter().rev().take(60).map(|peer| peer.primary_nid).collect();
+        let begin = page(Some(&wide), None);
+        let rest = page(Some(&wide), begin.next.map(|NidText(nid)| nid));
+        assert!(begin.peers.len() < 60 && begin.peers.len() + rest.peers.len() == 60 && rest.next.is_none());
+        let many = PeerQuery { of: Some(vec![NidText(unknown); PeerQuery::NIDS_MAX + 1]), after: None };
+        assert_eq!(runtime.block_on(control.peer_records(&many)).unwrap_err().errno, Errno::TOOBIG);
     }
 
     /// Routes are made and deleted by requests, shown in pages, and chosen from.
@@ -538,7 +606,7 @@ mod tests {
         let is_shown =
             |record: &RouteRecord| (record.state, record.r#type) == (RouteState::Up, RouteType::MultiHop);
         assert!(told.clone().all(is_shown));
-        let peers = runtime.block_on(control.peers_behind(None)).unwrap().peers;
+        let peers = runtime.block_on(control.peer_records(&PeerQuery::default())).unwrap().peers;
         let peer = peers.iter().find(|peer| peer.primary_nid == gateway).unwrap();
         assert!(peer.is_gateway && peer.nis.iter().all(|ni| ni.is_alive == Some(true)));
         assert_eq!(apply(vec![Change::AddRoute(spec(7))]), Err(Errno::EXIST));

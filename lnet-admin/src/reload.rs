@@ -9,11 +9,10 @@ use lnet_control::document::{self, NodeState};
 use lnet_control::server::Handler;
 use lnet_model::ni::{NiName, NiSpec};
 use lnet_model::peer::PeerSpec;
-use lnet_model::records::{NiRecord, PeerRecord, RouteRecord};
+use lnet_model::records::{NiRecord, PeerQuery, PeerRecord, RouteRecord};
 use lnet_model::request::{Change, ChangeSet, Effect};
 use lnet_model::route::RouteSpec;
 use lnet_model::steering::{PortalPolicy, SteeringPolicy};
-use lnet_model::text::NidText;
 use lnet_model::udsp::{Selection, UdspRule};
 use lnet_model::{Errno, Refusal};
 use lnet_wire::{Net, Nid};
@@ -97,14 +96,14 @@ impl Control {
 
     /// All that documents are made of.
     async fn state(&self) -> Result<NodeState, Refusal> {
-        let (mut peers, mut after) = (Vec::new(), None);
+        let (mut peers, mut query) = (Vec::new(), PeerQuery::default());
         loop {
-            let page = self.peers_behind(after).await?;
+            let page = self.peer_records(&query).await?;
             peers.extend(page.peers);
-            match page.next {
-                Some(NidText(next)) => after = Some(next),
-                None => break,
+            if page.next.is_none() {
+                break;
             }
+            query.after = page.next;
         }
         let mut routes: Vec<RouteRecord> = Vec::new();
         loop {

@@ -4,6 +4,7 @@
 //! connection is not used again after one; closing the connection cancels what is under way, except changes,
 //! which the node carries to their end.
 
+use std::collections::HashSet;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -13,9 +14,9 @@ use lnet_model::capture::{CaptureRecord, CaptureSpec};
 use lnet_model::choice::InterfaceRecord;
 use lnet_model::fault::{DelayRuleRecord, DropRuleRecord};
 use lnet_model::records::{
-    CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, Parameters, PeerPage, PeerRecord,
-    RecoveryRecord, RoutePage, RouteRecord, RoutingRecord, SelftestAnswer, SelftestRequest, Statistics,
-    UsageRecord,
+    ConnectionRecord, CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, NetRecord, Parameters,
+    PeerPage, PeerQuery, PeerRecord, RecoveryRecord, RoutePage, RouteRecord, RoutingRecord, SelftestAnswer,
+    SelftestRequest, Statistics, UsageRecord,
 };
 use lnet_model::request::{ChangeSet, Effect, PingReply, PingRequest};
 use lnet_model::route::RouteSpec;
@@ -23,6 +24,7 @@ use lnet_model::steering::SteeringRecord;
 use lnet_model::text::NidText;
 use lnet_model::udsp::UdspRule;
 use lnet_model::{Errno, Refusal};
+use lnet_wire::Nid;
 use thiserror::Error;
 
 use crate::protocol::{
@@ -105,15 +107,45 @@ impl Client {
     /// # Errors
     /// [`ClientError`].
     pub fn peers(&mut self) -> Result<Vec<PeerRecord>, ClientError> {
-        let (mut peers, mut after) = (Vec::new(), None);
+        let mut peers = Vec::new();
+        self.peer_pages(PeerQuery::default(), |page| peers.extend(page))?;
+        Ok(peers)
+    }
+
+    /// The peers that these NIDs are shown with, each once: the node looks at no others.
+    ///
+    /// # Errors
+    /// [`ClientError`]. A NID that no peer has is none.
+    pub fn peers_of(&mut self, nids: &[Nid]) -> Result<Vec<PeerRecord>, ClientError> {
+        let (mut peers, mut known) = (Vec::new(), HashSet::new());
+        for nids in nids.chunks(PeerQuery::NIDS_MAX) {
+            let of = Some(nids.iter().copied().map(NidText).collect());
+            self.peer_pages(PeerQuery { of, after: None }, |page| {
+                peers.extend(page.into_iter().filter(|peer| known.insert(peer.primary_nid)));
+            })?;
+        }
+        Ok(peers)
+    }
+
+    /// Peers page by page; `told` gets each page as it comes.
+    ///
+    /// # Errors
+    /// [`ClientError`].
+    pub fn peer_pages(
+        &mut self,
+        mut query: PeerQuery,
+        mut told: impl FnMut(Vec<PeerRecord>),
+    ) -> Result<(), ClientError> {
         loop {
-            let PeerPage { peers: page, next } = self.peer_page(after.map(NidText))?;
-            peers.extend(page);
-            match next {
-                Some(NidText(next)) if after.is_none_or(|before| before < next) => after = Some(next),
+            let PeerPage { peers, next } = self.peer_page(query.clone())?;
+            told(peers);
+            match (next, query.after) {
+                (None, _) => return Ok(()),
                 // A page that leads back would be asked for without end.
-                Some(_) => return Err(ClientError::Unexpected),
-                None => return Ok(peers),
+                (Some(NidText(next)), Some(NidText(before))) if next <= before => {
+                    return Err(ClientError::Unexpected);
+                }
+                _ => query.after = next,
             }
         }
     }

@@ -20,7 +20,7 @@ use serde::de::DeserializeOwned;
 use thiserror::Error;
 
 /// The version spoken here. Records and requests have no other: any change of them is a new version.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 /// What each message begins with.
 pub const MAGIC: [u8; 4] = *b"LNCT";
 /// Bytes of the header.
@@ -195,7 +195,7 @@ mod tests {
         };
         assert_eq!(read_header(&header(100, 0), 100).unwrap(), 100);
         check(|header| header[0] = b'G', "expected to begin");
-        check(|header| header[5] = 9, "protocol version 9, expected 3");
+        check(|header| header[5] = 9, "protocol version 9, expected 4");
         check(|header| header[11] = 101, "101 bytes, expected at most 100");
         check(|header| header[8..].fill(0xFF), "4294967295 bytes");
         check(|header| (header[7], header[11]) = (1, 0), "0 bytes where more");

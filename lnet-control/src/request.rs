@@ -5,8 +5,9 @@ use lnet_model::capture::{CaptureRecord, CaptureSpec};
 use lnet_model::choice::InterfaceRecord;
 use lnet_model::fault::{DelayRuleRecord, DropRuleRecord};
 use lnet_model::records::{
-    CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, LoadRole, NetRecord, Parameters, PeerPage,
-    RecoveryRecord, RoutePage, RoutingRecord, SelftestAnswer, SelftestRequest, Statistics, UsageRecord,
+    ConnectionRecord, CptRecord, ExplainRecord, FramesRecord, Globals, LoadRecord, LoadRole, NetRecord,
+    Parameters, PeerPage, PeerQuery, RecoveryRecord, RoutePage, RoutingRecord, SelftestAnswer,
+    SelftestRequest, Statistics, UsageRecord,
 };
 use lnet_model::request::{ChangeSet, Effect, PingReply, PingRequest};
 use lnet_model::route::RouteSpec;

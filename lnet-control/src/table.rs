@@ -15,8 +15,8 @@ macro_rules! requests {
             read Generation: generation() -> u64;
             /// Its nets: `lo` first, then in order of creation.
             read Nets: nets() -> Vec<NetRecord>;
-            /// Some of its peers: those whose primary NIDs come behind this one, or the first.
-            read PeerPage: peer_page(after: Option<NidText>) -> PeerPage;
+            /// Some of its peers, of all or of those that are named: the first, or those behind a page.
+            read PeerPage: peer_page(query: PeerQuery) -> PeerPage;
             /// Some of its routes: those behind this one, or the first.
             read RoutePage: route_page(after: Option<RouteSpec>) -> RoutePage;
             /// Its routing between nets.
@@ -44,6 +44,8 @@ macro_rules! requests {
             /// Interfaces of its host but the loopback, and those of these names that are labels of aliases;
             /// also while it is not configured.
             read Interfaces: interfaces(named: Vec<String>) -> Vec<InterfaceRecord>;
+            /// Connections of its tcp nets by which messages go, by the NIDs of the peers.
+            read Connections: connections() -> Vec<ConnectionRecord>;
             /// Use of the objects that it may have.
             read Usage: usage() -> UsageRecord;
             /// Its captures, running and ended.
@@ -60,6 +62,8 @@ macro_rules! requests {
             change Apply: apply(batch: ChangeSet) -> Vec<Effect>;
             /// Says in the log all that the node knows of the peer with a NID.
             change LogPeer: log_peer(nid: NidText) -> ();
+            /// Says in the log, or not, which frames XDP passes up: of a node that was started to do so.
+            change LogRefusals: log_refusals(on: bool) -> ();
             /// Writes the frames of the node to a file.
             change StartCapture: start_capture(spec: CaptureSpec) -> ();
             /// Ends the capture to this file, forgets it, and tells what it became.

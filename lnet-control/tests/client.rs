@@ -44,9 +44,9 @@ fn answers_that_are_none_are_errors() {
     check(b"LNCT\0\x01".to_vec(), "the connection to the daemon broke");
     check(reply(&Reply::StartCapture(()))[..14].to_vec(), "the connection to the daemon broke");
     check(b"HTTP/1.1 400 Bad Request".to_vec(), "expected to begin with \"LNCT\"");
-    check(b"LNCT\0\x04\0\0\0\0\0\0".to_vec(), "protocol version 4, expected 3");
-    check(b"LNCT\0\x03\0\0\xff\xff\xff\xff".to_vec(), "4294967295 bytes, expected at most");
-    check(b"LNCT\0\x03\0\0\0\0\0\x03[1]".to_vec(), "cannot be read");
+    check(b"LNCT\0\x05\0\0\0\0\0\0".to_vec(), "protocol version 5, expected 4");
+    check(b"LNCT\0\x04\0\0\xff\xff\xff\xff".to_vec(), "4294967295 bytes, expected at most");
+    check(b"LNCT\0\x04\0\0\0\0\0\x03[1]".to_vec(), "cannot be read");
     check(reply(&Reply::StartCapture(())), "something else than it was asked");
 }
 

@@ -13,14 +13,15 @@ use lnet_control::resolve;
 use lnet_model::fault::{Filter, RuleCounters};
 use lnet_model::parameter::ParameterValue;
 use lnet_model::pattern::fault_nid_text;
-use lnet_model::records::RouteState;
+use lnet_model::records::{ConnectionRecord, RouteState};
 use lnet_model::request::{Change, PingPurpose, PingRequest};
 use lnet_model::{Errno, pattern};
-use lnet_wire::{Global, Nid, Parameter};
+use lnet_wire::{Global, Net, Nid, Parameter};
 
 use crate::arguments;
 use crate::commands::fault::{self, DelayAddArgs, DropAddArgs, RuleEnds};
 use crate::commands::generate;
+use crate::commands::tables::ParamTable;
 use crate::daemon::Daemon;
 use crate::failure::{CommandError, Task, USAGE};
 use crate::output::{eprint_text, print_text};
@@ -45,6 +46,9 @@ struct Lctl {
     /// Name of the node whose daemon to talk to
     #[arg(long, global = true, value_name = "NAME", conflicts_with = "socket")]
     node: Option<String>,
+    /// The net that conn_list is about [default: all tcp nets]
+    #[arg(long, global = true, value_name = "NET")]
+    net: Option<String>,
     #[command(subcommand)]
     command: LctlCommand,
 }
@@ -94,6 +98,8 @@ enum LctlCommand {
     NetDelayReset,
     /// Print these rules
     NetDelayList,
+    /// Print the connections of tcp nets
+    ConnList,
     /// Print the routes
     #[command(visible_alias = "route_list")]
     ShowRoute,
@@ -144,9 +150,9 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
         }
     };
     let mut connection = None;
-    let (socket, node) = (lctl.socket, lctl.node);
+    let Lctl { socket, node, net, command } = lctl;
     let mut daemon = Daemon { connection: &mut connection, socket, node, as_json: false };
-    match carry_out(&mut daemon, lctl.command) {
+    match carry_out(&mut daemon, net.as_deref(), command) {
         Ok(()) => 0,
         Err(error) => {
             error.messages().for_each(|message| eprint_text(&format_args!("{message}\n")));
@@ -155,7 +161,7 @@ pub(crate) fn run(words: Vec<OsString>) -> u8 {
     }
 }
 
-fn carry_out(daemon: &mut Daemon<'_>, command: LctlCommand) -> Result<()> {
+fn carry_out(daemon: &mut Daemon<'_>, net: Option<&str>, command: LctlCommand) -> Result<()> {
     match command {
         LctlCommand::ListNids { all } => list_nids(daemon, all.is_some()),
         LctlCommand::Ping { nid, timeout } => ping(daemon, &nid, timeout.as_ref()),
@@ -205,6 +211,7 @@ fn carry_out(daemon: &mut Daemon<'_>, command: LctlCommand) -> Result<()> {
             list_rules("delay", rules.iter().map(line).collect());
             Ok(())
         }
+        LctlCommand::ConnList => list_connections(daemon, net),
         LctlCommand::ShowRoute => show_route(daemon),
         LctlCommand::GetParam(args) => get_param(daemon, &args),
         LctlCommand::SetParam { n, settings } => set_param(daemon, n, &settings),
@@ -329,6 +336,22 @@ fn list_rules(kind: &str, lines: Vec<String>) {
     print_text(&format_args!("LNet {kind} rules:\n{}found total {count}\n", lines.concat()));
 }
 
+/// Prints connections in the form of LNet's tool. Sizes of their buffers are the kernel's affair: 0.
+fn list_connections(daemon: &mut Daemon<'_>, net: Option<&str>) -> Result<()> {
+    let task = Task::new("show", "conn_list");
+    let net = task.parsed(net, |text| Ok(text.parse::<Net>()?))?;
+    let mut connections = daemon.ask(task, Client::connections)?;
+    connections.retain(|one| net.is_none_or(|net| one.nid.net() == net));
+    for ConnectionRecord { nid, pid, kind, shard, local, remote } in &connections {
+        let id = format!("{pid}-{nid}");
+        print_text(&format_args!("{id:<20} {kind}[{shard}]{local}->{remote} 0/0 nonagle\n"));
+    }
+    if connections.is_empty() {
+        print_text(&"<no connections>\n");
+    }
+    Ok(())
+}
+
 fn show_route(daemon: &mut Daemon<'_>) -> Result<()> {
     for route in daemon.ask(Task::new("show", "show_route"), Client::routes)? {
         // LNet's -1, as a number without a sign.
@@ -340,17 +363,24 @@ fn show_route(daemon: &mut Daemon<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Names and values of all parameters and global tunables.
-fn values(daemon: &mut Daemon<'_>, task: Task) -> Result<BTreeMap<&'static str, String>> {
+/// A thing that parameters name.
+enum Param {
+    Value(u32),
+    /// Lines that are asked for where they are wanted.
+    Table(ParamTable),
+}
+
+/// All that has a name: parameters, global tunables and tables.
+fn params(daemon: &mut Daemon<'_>, task: Task) -> Result<BTreeMap<&'static str, Param>> {
     let parameters = daemon.ask(task, Client::parameters)?;
-    let of_parameters =
-        Parameter::ALL.into_iter().map(|one| (one.name(), parameters.get(one).to_string())).collect();
-    let mut values: BTreeMap<_, _> = of_parameters;
-    // A node that is not configured has none.
+    let value = |parameter: Parameter| (parameter.name(), Param::Value(parameters.get(parameter)));
+    let mut params: BTreeMap<_, _> = Parameter::ALL.into_iter().map(value).collect();
+    // A node that is not configured has no others.
     if let Ok(globals) = daemon.ask(task, Client::globals) {
-        values.extend(globals.entries().map(|(global, value)| (global.name(), value.to_string())));
+        params.extend(globals.entries().map(|(global, value)| (global.name(), Param::Value(value))));
+        params.extend(ParamTable::ALL.map(|table| (table.name(), Param::Table(table))));
     }
-    Ok(values)
+    Ok(params)
 }
 
 /// Whether a name fits a pattern in which * stands for any text.
@@ -369,21 +399,26 @@ fn bare(name: &str) -> &str {
 
 fn get_param(daemon: &mut Daemon<'_>, args: &GetParamArgs) -> Result<()> {
     let task = Task::new("show", "get_param");
-    let values = values(daemon, task)?;
+    let params = params(daemon, task)?;
     for asked in &args.names {
-        let found: Vec<_> = values.iter().filter(|(name, _)| fits(bare(asked), name)).collect();
+        let found: Vec<_> = params.iter().filter(|(name, _)| fits(bare(asked), name)).collect();
         if found.is_empty() {
             let shown = pattern::escaped(asked);
             let message = format!("error: get_param: param_path '{shown}': No such file or directory");
             return Err(task.error(Errno::NOENT, message));
         }
-        for (name, value) in found {
-            let text = match (args.n, args.names_only) {
-                (true, _) => format!("{value}\n"),
-                (_, true) => format!("{name}\n"),
-                _ => format!("{name}={value}\n"),
+        for (name, param) in found {
+            if args.names_only {
+                print_text(&format_args!("{name}\n"));
+                continue;
+            }
+            let text = match param {
+                Param::Value(value) => format!("{value}\n"),
+                Param::Table(table) => daemon.ask(task, |client| table.text(client))?,
             };
-            print_text(&text);
+            // Several lines stand below their name.
+            let separator = if text.lines().count() > 1 { "=\n" } else { "=" };
+            print_text(&if args.n { text } else { format!("{name}{separator}{text}") });
         }
     }
     Ok(())
@@ -398,7 +433,10 @@ fn set_param(daemon: &mut Daemon<'_>, is_silent: bool, settings: &[String]) -> R
         };
         let (name, text) = setting.split_once('=').ok_or_else(|| wrong("NAME=VALUE is expected"))?;
         let name = bare(name);
-        let change = if let Ok(parameter) = name.parse::<Parameter>() {
+        let change = if ParamTable::named(name) == Some(ParamTable::Stats) {
+            // Whatever is written, LNet sets the counters to zero.
+            Change::ResetStatistics
+        } else if let Ok(parameter) = name.parse::<Parameter>() {
             ParameterValue::read(parameter, text).map_err(|expected| wrong(&expected.to_string()))?.change()
         } else {
             let global: Global = name.parse().map_err(|_| wrong("No such file or directory"))?;

@@ -12,7 +12,7 @@ use lnet_core::lnd::NiId;
 use lnet_core::shard::NiUsage;
 use lnet_core::stats::{Durations, Histogram, NiLatencies};
 use lnet_model::Refusal;
-use lnet_model::records::{MessageCounts, NetRecord, NiRecord, NiStatus, PeerPage, RoutePage};
+use lnet_model::records::{MessageCounts, NetRecord, NiRecord, NiStatus, PeerPage, PeerQuery, RoutePage};
 use lnet_user::node::LO;
 use lnet_wire::{Global, Nid};
 use serde::Serialize;
@@ -103,7 +103,7 @@ impl Control {
         self.ni_sums().await?.iter().for_each(|sums| add_sums(&mut page, sums));
         let peers = gauge(self.lnet.machine().peers().count());
         page.add("lnet_peers", "Peers that the node knows", Labels::new(), peers);
-        add_peers(&mut page, &self.peers_behind(None).await?);
+        add_peers(&mut page, &self.peer_records(&PeerQuery::default()).await?);
         let [mut up, mut down] = [0_u64; 2];
         self.lnet
             .machine()

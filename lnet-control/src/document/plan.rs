@@ -1,7 +1,7 @@
 //! What is left to be done for a document on a node that is in some state.
 
 use std::cmp::Reverse;
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 
 use lnet_model::fault::{DelaySpec, DropRule};
 use lnet_model::lnd::NiOption;
@@ -15,9 +15,39 @@ use lnet_model::udsp::Selection;
 use lnet_wire::{Global, Net, Nid};
 
 use super::show::NodeState;
-use super::{Document, Instruction, Item};
+use super::{Document, Instruction, Item, Shown};
 
 impl Document {
+    /// NIDs of the peers that it is about: a plan for it wants no others of a node's. There is no list where
+    /// it is about all peers.
+    #[must_use]
+    pub fn peers_named(&self) -> Option<Vec<Nid>> {
+        let mut named = BTreeSet::new();
+        for item in &self.items {
+            match &item.action {
+                Instruction::Change(change) => {
+                    if let Change::AddPeer(spec) = &**change {
+                        named.insert(spec.primary_nid);
+                    }
+                }
+                Instruction::Peers { nids, .. } => named.extend(nids),
+                Instruction::Show(Shown::Peers { nid, .. }) => _ = named.insert((*nid)?),
+                Instruction::Show(Shown::OlderPeers) => return None,
+                _ => {}
+            }
+        }
+        Some(named.into_iter().collect())
+    }
+
+    /// Whether it is about routes: a plan for one that is not wants none of a node's.
+    #[must_use]
+    pub fn names_routes(&self) -> bool {
+        self.items.iter().any(|item| match &item.action {
+            Instruction::Change(change) => matches!(**change, Change::AddRoute(_)),
+            action => matches!(action, Instruction::Show(Shown::Routes { .. })),
+        })
+    }
+
     /// The changes that make the node what the document says, each with the item that it comes from. What is
     /// so already is left out.
     #[must_use]
@@ -29,6 +59,13 @@ impl Document {
         };
         let known = StateIndex {
             peers: state.peers.iter().map(|peer| (peer.primary_nid, peer)).collect(),
+            // The first of several that are shown with a NID is its owner.
+            owners: state
+                .peers
+                .iter()
+                .rev()
+                .flat_map(|peer| peer.nis.iter().map(move |ni| (ni.nid, peer)))
+                .collect(),
             routes: state
                 .routes
                 .iter()
@@ -43,7 +80,7 @@ impl Document {
                     }
                 }
                 Instruction::Peers { nids, deletes } => {
-                    let planned = if *deletes { without(nids, state) } else { refreshed(nids, state) };
+                    let planned = if *deletes { without(nids, &known) } else { refreshed(nids, &known) };
                     changes.extend(planned.into_iter().map(|change| (item, change)));
                 }
                 Instruction::Choose { .. } | Instruction::Ping(_) | Instruction::Show(_) => {}
@@ -191,6 +228,7 @@ fn order_routes(changes: &mut [(&Item, Change)]) {
 /// The state of a node, by the names in it.
 struct StateIndex<'a> {
     peers: HashMap<Nid, &'a PeerRecord>,
+    owners: HashMap<Nid, &'a PeerRecord>,
     routes: HashMap<(Net, Nid), &'a RouteRecord>,
 }
 
@@ -217,9 +255,8 @@ fn is_peer(peer: &PeerRecord, spec: &PeerSpec) -> bool {
 }
 
 /// The peer that has one of these NIDs, the first of them that is a peer's, with all that it has.
-fn owner<'a>(nids: &[Nid], state: &'a NodeState) -> Option<(&'a PeerRecord, Vec<Nid>)> {
-    let of = |nid: &Nid| state.peers.iter().find(|peer| peer.nis.iter().any(|ni| ni.nid == *nid));
-    let peer = nids.iter().find_map(of)?;
+fn owner<'a>(nids: &[Nid], known: &StateIndex<'a>) -> Option<(&'a PeerRecord, Vec<Nid>)> {
+    let peer = nids.iter().find_map(|nid| known.owners.get(nid).copied())?;
     Some((peer, peer.nis.iter().map(|ni| ni.nid).collect()))
 }
 
@@ -231,8 +268,8 @@ fn made(primary_nid: Nid, nids: Vec<Nid>, like: Option<&PeerRecord>) -> Change {
 }
 
 /// What gives a peer these NIDs and no others.
-fn refreshed(nids: &[Nid], state: &NodeState) -> Vec<Change> {
-    let Some((peer, known)) = owner(nids, state) else { return vec![made(nids[0], nids.to_vec(), None)] };
+fn refreshed(nids: &[Nid], known: &StateIndex<'_>) -> Vec<Change> {
+    let Some((peer, known)) = owner(nids, known) else { return vec![made(nids[0], nids.to_vec(), None)] };
     let is_configured = peer.state & peer_state::CONFIGURED != 0;
     let (gone, has_all): (Vec<Nid>, _) = (
         known.iter().filter(|nid| !nids.contains(nid)).copied().collect(),
@@ -252,10 +289,10 @@ fn refreshed(nids: &[Nid], state: &NodeState) -> Vec<Change> {
 }
 
 /// What takes these NIDs from their peer; with the last one the peer goes.
-fn without(nids: &[Nid], state: &NodeState) -> Vec<Change> {
+fn without(nids: &[Nid], known: &StateIndex<'_>) -> Vec<Change> {
     let delete = |primary_nid, nids, force| Change::DeletePeer { primary_nid, nids, force };
     // The node says that there is none.
-    let Some((peer, known)) = owner(nids, state) else { return vec![delete(nids[0], Vec::new(), false)] };
+    let Some((peer, known)) = owner(nids, known) else { return vec![delete(nids[0], Vec::new(), false)] };
     if !nids.contains(&peer.primary_nid) || nids.iter().any(|nid| !known.contains(nid)) {
         return vec![delete(peer.primary_nid, nids.to_vec(), false)];
     }

@@ -17,6 +17,7 @@ use harness::Server;
 use lnet_control::ControlRequest;
 use lnet_control::protocol::{self, HEADER_BYTES, MAGIC, REPLY_BYTES_MAX, REQUEST_BYTES_MAX, VERSION};
 use lnet_control::server::ServerLimits;
+use lnet_model::records::PeerQuery;
 use lnet_model::request::{Change, ChangeSet};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -90,7 +91,7 @@ fn clients_that_do_not_read_hold_little_and_hold_no_other_up() {
     let server = server(PEERS);
     all_peers(&server);
     // Ahead of the first reply there is room for many requests.
-    let asked = message(&ControlRequest::PeerPage(None)).repeat(2000);
+    let asked = message(&ControlRequest::PeerPage(PeerQuery::default())).repeat(2000);
     let taken = taken_by(&server, &asked, all_peers);
     assert!(taken < 100 << 20, "{} MiB", taken >> 20);
 }

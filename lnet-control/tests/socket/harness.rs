@@ -14,7 +14,7 @@ use lnet_control::client::Client;
 use lnet_control::server::{self, Access, Handler, Listener, ServerLimits};
 use lnet_model::capture::CaptureRecord;
 use lnet_model::records::{
-    CptRecord, Globals, NetRecord, PeerCredits, PeerHealth, PeerNiRecord, PeerPage, PeerRecord,
+    CptRecord, Globals, NetRecord, PeerCredits, PeerHealth, PeerNiRecord, PeerPage, PeerQuery, PeerRecord,
     SelftestAnswer, SelftestRequest, Statistics,
 };
 use lnet_model::request::{Change, ChangeSet, Effect, PingRecord};
@@ -96,7 +96,7 @@ impl Handler for Model {
         Err(Refusal::new(Errno::NETDOWN, "the node is not configured"))
     }
 
-    async fn peer_page(&self, after: Option<NidText>) -> Result<PeerPage, Refusal> {
+    async fn peer_page(&self, PeerQuery { after, .. }: PeerQuery) -> Result<PeerPage, Refusal> {
         let count = self.peer_count.load(Ordering::SeqCst);
         let begin = after.map_or(0, |NidText(nid)| {
             let bytes = nid.to_bytes();

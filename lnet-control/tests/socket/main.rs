@@ -196,15 +196,15 @@ fn rubbish_is_told_what_it_is_and_hurts_nobody() {
     check(b"GET / HTTP/1.1\r\n\r\n", "expected to begin with \"LNCT\"");
     check(b"x", "expected to begin with \"LNCT\"");
     check(b"LNCX", "expected to begin with \"LNCT\"");
-    check(&header(4, 0), "protocol version 4, expected 3");
-    check(&header(3, REQUEST_BYTES_MAX as u32 + 1), "1048577 bytes, expected at most 1048576");
-    check(&header(3, u32::MAX), "4294967295 bytes");
-    check(&[header(3, 4), b"null".to_vec()].concat(), "cannot be read");
-    check(&[header(3, 6), b"\"frob\"".to_vec()].concat(), "unknown variant `frob`");
+    check(&header(5, 0), "protocol version 5, expected 4");
+    check(&header(4, REQUEST_BYTES_MAX as u32 + 1), "1048577 bytes, expected at most 1048576");
+    check(&header(4, u32::MAX), "4294967295 bytes");
+    check(&[header(4, 4), b"null".to_vec()].concat(), "cannot be read");
+    check(&[header(4, 6), b"\"frob\"".to_vec()].concat(), "unknown variant `frob`");
     let bad_nid = br#"{"ping":{"nids":["1.2.3@tcp"],"source":null,"timeout_ms":null}}"#;
-    check(&[header(3, bad_nid.len() as u32), bad_nid.to_vec()].concat(), "expected an ipv4");
+    check(&[header(4, bad_nid.len() as u32), bad_nid.to_vec()].concat(), "expected an ipv4");
     let deep = "[".repeat(100_000);
-    check(&[header(3, deep.len() as u32), deep.into_bytes()].concat(), "cannot be read");
+    check(&[header(4, deep.len() as u32), deep.into_bytes()].concat(), "cannot be read");
 }
 
 #[test]
@@ -453,7 +453,7 @@ fn a_batch_of_many_parts_is_one() {
 fn parts_without_an_end_are_refused() {
     let server = Server::start();
     let part = |bytes: usize| {
-        let mut part = b"LNCT\0\x03\0\x01".to_vec();
+        let mut part = b"LNCT\0\x04\0\x01".to_vec();
         part.extend(u32::try_from(bytes).unwrap().to_be_bytes());
         part.resize(part.len() + bytes, b' ');
         part

@@ -45,6 +45,9 @@ pub struct NiRecord {
     /// Credits not in use, less the messages that wait for one, of all shards.
     #[serde(default)]
     pub available_credits: Option<i64>,
+    /// Fewest of them that there ever were.
+    #[serde(default)]
+    pub min_credits: Option<i64>,
     /// Its options, each as it is; `lo` has none.
     pub options: NiOptions,
     /// Transmit timeout of its LND, seconds.

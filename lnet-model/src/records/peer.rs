@@ -20,6 +20,22 @@ pub struct PeerPage {
     pub next: Option<NidText>,
 }
 
+/// Peers that a node is asked for: all of them, or those that some NIDs are shown with.
+#[derive(Clone, PartialEq, Eq, Default, Debug, Serialize, Deserialize)]
+pub struct PeerQuery {
+    /// The NIDs, at most [`PeerQuery::NIDS_MAX`]; all peers are meant where there is no list.
+    #[serde(default)]
+    pub of: Option<Vec<NidText>>,
+    /// NID by which the page before this one says that this one is asked for ([`PeerPage::next`]).
+    #[serde(default)]
+    pub after: Option<NidText>,
+}
+
+impl PeerQuery {
+    /// Most NIDs of one query.
+    pub const NIDS_MAX: usize = 256;
+}
+
 /// A peer with its NIDs.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct PeerRecord {

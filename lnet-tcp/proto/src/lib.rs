@@ -54,9 +54,9 @@ use lnet_core::handle::{ShardId, ShardSet};
 use lnet_core::lnd::{NiId, Path, PathReport, Span, Status, TxId};
 use lnet_core::time::{self, Instant};
 use lnet_wire::socklnd::{CHECKSUM_RANGE, Checksum, ConnectionType, Hello};
-use lnet_wire::{Nid, steer};
+use lnet_wire::{Nid, ProcessId, steer};
 
-use connection::{Connection, Item, Ready, Resumed};
+use connection::{Connection, Item, Phase, Ready, Resumed};
 use peer::{Idle, SockPeer};
 use shares::Shares;
 use shelf::{SHELVED_MAX, STOPPED_MAX, Shelved};
@@ -134,6 +134,17 @@ pub struct SocklndUsage {
     pub messages: u32,
     /// Messages on their way in.
     pub incoming: u32,
+}
+
+/// A connection by which messages go, as it is shown.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ShownConnection {
+    /// The peer.
+    pub peer: ProcessId,
+    /// Our type of it.
+    pub kind: ConnectionType,
+    /// Its ends; the port is 0 where the driver has chosen it.
+    pub ends: Ends,
 }
 
 /// Bugs that a test switches on, to see whether it would find them.
@@ -418,6 +429,15 @@ impl Socklnd {
             incoming: self.connections.used().filter(|(_, known)| known.incoming.has_arriving()).count()
                 as u32,
         }
+    }
+
+    /// The connections by which messages go, in no order that means anything.
+    pub fn connections(&self) -> impl Iterator<Item = ShownConnection> {
+        let established = self.connections.used().filter(|(_, known)| known.phase == Phase::Established);
+        established.filter_map(|(_, known)| {
+            let SockPeer { nid, pid, .. } = *self.peers.get(known.peer)?;
+            Some(ShownConnection { peer: ProcessId { nid, pid }, kind: known.kind, ends: known.ends })
+        })
     }
 
     /// What is to be done next.

@@ -222,6 +222,15 @@ impl Lnet {
         self.inner.view.reactor()
     }
 
+    /// Has the XDP programs log frames that they refuse, or not: those of a node that was started with
+    /// [`log_refusals`](crate::NodeConfig::log_refusals).
+    ///
+    /// # Errors
+    /// [`NodeError::Bpf`] where they cannot, and the kernel's refusal.
+    pub fn log_refusals(&self, on: bool) -> Result<(), NodeError> {
+        self.inner.view.log_refusals(on)
+    }
+
     /// The objects that each shard may have.
     pub fn limits(&self) -> &Limits {
         self.inner.view.limits()

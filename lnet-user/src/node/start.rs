@@ -104,7 +104,7 @@ pub(super) fn start(config: &NodeConfig) -> Result<Started, NodeError> {
     let (mut machine, changes) = new_machine(config)?;
     let policies = *machine.policies();
     let opened = Arc::<AtomicBool>::default();
-    let programs = Programs::new(&opened, config.shards);
+    let programs = Programs::new(&opened, config.shards, config.xdp.log_refusals);
     let mut kinds = Kinds::new(&KindConfig {
         xdp: &config.xdp,
         sock: config.sock,

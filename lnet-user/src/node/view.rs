@@ -72,6 +72,11 @@ impl NodeView {
         Ok(self.programs.open()?)
     }
 
+    /// Has the XDP programs log what they refuse, or not.
+    pub(crate) fn log_refusals(&self, on: bool) -> Result<(), NodeError> {
+        Ok(self.programs.set_logging(on)?)
+    }
+
     /// Registers a buffer: [`NodeDriver::register`](super::NodeDriver::register).
     pub(crate) fn register(&self, length_bytes: usize) -> Option<Buffer> {
         self.programs.register(length_bytes)

@@ -16,6 +16,7 @@ use lnet_core::topology::MemoryNode;
 use lnet_io::memory::{Buffer, Memory, Terms};
 use lnet_io::reactor::{WaitError, Waiter, Waker, WatchId};
 use lnet_io::region::{Fragments, LeaseError, ReadLease};
+use lnet_tcp::TcpLnd;
 use lnet_wire::{Net, Nid};
 use lnet_xdp::XdpLnd;
 use thiserror::Error;
@@ -242,6 +243,12 @@ impl Worker {
     #[must_use]
     pub fn xdp(&self) -> Option<&XdpLnd> {
         self.lnd.xdp.as_deref()
+    }
+
+    /// The `tcp` LND, likewise.
+    #[must_use]
+    pub fn tcp(&self) -> Option<&TcpLnd> {
+        self.lnd.tcp.as_deref()
     }
 
     /// Tells what its LNDs have counted.

@@ -31,6 +31,13 @@ pub(crate) enum DebugCommand {
         #[arg(long, short)]
         nid: Option<String>,
     },
+    /// Have a daemon that was started with --log-refusals go on telling of frames that XDP passes up, or not
+    #[command(after_help = "Examples:\n  lnetctl debug refusals off")]
+    Refusals {
+        /// Whether it tells of them
+        #[arg(value_parser = ["on", "off"])]
+        state: String,
+    },
     /// Say how a list of NIDs is understood; no daemon is asked
     #[command(after_help = "Examples:\n  lnetctl debug nidlist '10.0.[1-9].*@tcp *@xdp1' 10.0.3.4@tcp")]
     Nidlist(NidlistArgs),
@@ -81,6 +88,9 @@ pub(super) fn run(daemon: &mut Daemon<'_>, command: DebugCommand) -> Result<()> 
                 return Err(task.invalid("missing mandatory parameter: --nid"));
             };
             daemon.ask(task, |client| client.log_peer(NidText(nid)))
+        }
+        DebugCommand::Refusals { state } => {
+            daemon.ask(Task::new("debug", "refusals"), |client| client.log_refusals(state == "on"))
         }
         DebugCommand::Nidlist(args) => nidlist(&args, daemon.as_json),
     }

@@ -57,7 +57,7 @@ pub(crate) struct ImportArgs {
 
 pub(super) fn export(daemon: &mut Daemon<'_>, args: &ExportArgs) -> Result<()> {
     let task = Task::new("show", "export");
-    let document = document::export(&state(daemon, task)?, args.backup);
+    let document = document::export(&state(daemon, task, None)?, args.backup);
     let text = daemon.text(&document);
     match &args.file {
         Some(path) if path != Path::new("-") => file::replace(path, text.as_bytes()).map_err(|error| {
@@ -70,13 +70,18 @@ pub(super) fn export(daemon: &mut Daemon<'_>, args: &ExportArgs) -> Result<()> {
     }
 }
 
-/// All that documents are made of.
-fn state(daemon: &mut Daemon<'_>, task: Task) -> Result<NodeState> {
+/// All that documents are made of, or as much of it as one is about.
+fn state(daemon: &mut Daemon<'_>, task: Task, about: Option<&Document>) -> Result<NodeState> {
+    let peers = about.and_then(Document::peers_named);
+    let has_routes = about.is_none_or(Document::names_routes);
     daemon.ask(task, |client| {
         Ok(NodeState {
             nets: client.nets()?,
-            peers: client.peers()?,
-            routes: client.routes()?,
+            peers: match peers {
+                None => client.peers()?,
+                Some(nids) => client.peers_of(&nids)?,
+            },
+            routes: if has_routes { client.routes()? } else { Vec::new() },
             routing: client.routing()?,
             globals: client.globals()?,
             udsp: client.udsp()?,
@@ -159,7 +164,7 @@ fn read(task: Task, path: Option<&Path>, name: &str) -> Result<String> {
 fn change(daemon: &mut Daemon<'_>, task: Task, document: &Document, dry_run: bool) -> Result<()> {
     for _ in 0..PLANS_MAX {
         let planned_for = daemon.ask(task, Client::generation)?;
-        let state = state(daemon, task)?;
+        let state = state(daemon, task, Some(document))?;
         let passed_over = document::passed_over(document, &state);
         let plan = document.plan(&state);
         let (items, changes): (Vec<&Item>, Vec<Change>) = plan.into_iter().unzip();
@@ -234,7 +239,7 @@ fn execute(daemon: &mut Daemon<'_>, document: Document) -> Result<()> {
 
 /// Shows what a document names, as far as it is there.
 fn show(daemon: &mut Daemon<'_>, task: Task, document: &Document) -> Result<()> {
-    let state = state(daemon, task)?;
+    let state = state(daemon, task, Some(document))?;
     let (mut shown, mut failures) = (document::Map::new(), Vec::new());
     for Item { position, seq_no, action, .. } in &document.items {
         let Instruction::Show(what) = action else { continue };

@@ -17,6 +17,7 @@ mod route;
 mod selection;
 mod simple;
 mod steering;
+pub(crate) mod tables;
 mod top;
 mod udsp;
 mod watch;

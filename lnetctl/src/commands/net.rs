@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 use lnet_control::client::Client;
-use lnet_control::document::{self, Detail};
+use lnet_control::document::{self, Detail, Failure};
 use lnet_control::legacy::{LegacyKind, LegacyText};
 use lnet_control::resolve;
 use lnet_model::Errno;
@@ -20,7 +20,7 @@ use super::cli::Verbose;
 use super::document::{document_errors, on_its_host};
 use crate::arguments::Offered;
 use crate::daemon::Daemon;
-use crate::failure::Task;
+use crate::failure::{CommandError, Task};
 use crate::options::{Changeable, OptionWords};
 use crate::output::eprint_text;
 
@@ -49,10 +49,10 @@ pub(crate) enum NetCommand {
         nid: Option<String>,
     },
     /// Show nets and their NIs
-    #[command(after_help = "Examples:\n  lnetctl net show\n  lnetctl net show --net xdp -v 4")]
+    #[command(after_help = "Examples:\n  lnetctl net show\n  lnetctl net show --net xdp,tcp1 -v 4")]
     Show {
-        /// Only this net
-        #[arg(long, short)]
+        /// Only these nets, with commas
+        #[arg(long, short, value_name = "NETS")]
         net: Option<String>,
         #[command(flatten)]
         verbose: Verbose,
@@ -248,17 +248,29 @@ fn delete(
 fn show(daemon: &mut Daemon<'_>, net: Option<&str>, verbose: &Verbose) -> Result<()> {
     let task = Task::new("show", "net");
     let level = verbose.level(task)?;
-    let net = net.map(Net::from_str).transpose();
-    let net = net.map_err(|error| task.error(Errno::NOENT, format!("no such net: {error}")))?;
+    let named =
+        net.map(|text| text.split(',').map(Net::from_str).collect::<std::result::Result<Vec<_>, _>>());
+    let named = named.transpose();
+    let named = named.map_err(|error| task.error(Errno::NOENT, format!("no such net: {error}")))?;
     let mut nets = daemon.ask(task, Client::nets)?;
-    if let Some(net) = net {
-        nets.retain(|one| one.net == net);
-        if nets.is_empty() {
-            return Err(task.error(Errno::SRCH, format!("net {net} is not configured")));
-        }
+    let Some(named) = named else {
+        daemon.print(&document::nets(&nets, Detail::Level(level)));
+        return Ok(());
+    };
+    nets.retain(|one| named.contains(&one.net));
+    if !nets.is_empty() {
+        daemon.print(&document::nets(&nets, Detail::Level(level)));
     }
-    daemon.print(&document::nets(&nets, Detail::Level(level)));
-    Ok(())
+    let missing = named.iter().filter(|net| nets.iter().all(|one| one.net != **net));
+    let failures: Vec<_> = missing
+        .map(|net| Failure {
+            entity: task.entity,
+            seq_no: None,
+            errno: Errno::SRCH,
+            message: format!("net {net} is not configured"),
+        })
+        .collect();
+    if failures.is_empty() { Ok(()) } else { Err(CommandError::several(task.operation, failures)) }
 }
 
 fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {

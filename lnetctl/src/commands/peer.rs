@@ -2,10 +2,11 @@
 
 use clap::{Args, Subcommand};
 use lnet_control::client::Client;
-use lnet_control::document::{self, Detail};
+use lnet_control::document::{self, Detail, Yaml};
 use lnet_control::resolve;
 use lnet_model::Errno;
 use lnet_model::peer::PeerSpec;
+use lnet_model::records::PeerQuery;
 use lnet_model::request::Change;
 use lnet_wire::Nid;
 
@@ -13,6 +14,7 @@ use super::Result;
 use super::cli::Verbose;
 use crate::daemon::Daemon;
 use crate::failure::Task;
+use crate::output::print_text;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum PeerCommand {
@@ -34,10 +36,12 @@ pub(crate) enum PeerCommand {
   lnetctl peer set --all --health 1000")]
     Set(Settings),
     /// Show peers and their NIs
-    #[command(after_help = "Examples:\n  lnetctl peer show\n  lnetctl peer show --nid 10.0.0.2@xdp -v 4")]
+    #[command(
+        after_help = "Examples:\n  lnetctl peer show\n  lnetctl peer show --nid 10.0.0.2@xdp,10.0.0.[4-6]@xdp -v 4"
+    )]
     Show {
-        /// Only the peer with this NID
-        #[arg(long, short)]
+        /// Only the peers with these NIDs, with ranges and commas
+        #[arg(long, short, value_name = "NIDS")]
         nid: Option<String>,
         #[command(flatten)]
         verbose: Verbose,
@@ -124,7 +128,7 @@ fn delete(daemon: &mut Daemon<'_>, args: &PeerArgs) -> Result<()> {
 
 /// The primary NID of the one peer that has these NIDs (the older form of `peer del`).
 fn owner(daemon: &mut Daemon<'_>, task: Task, nids: &[Nid]) -> Result<Nid> {
-    let peers = daemon.ask(task, Client::peers)?;
+    let peers = daemon.ask(task, |client| client.peers_of(nids))?;
     let mut owners = Vec::new();
     for nid in nids {
         let owner = peers.iter().find(|peer| peer.nis.iter().any(|ni| ni.nid == *nid));
@@ -166,14 +170,34 @@ fn set(daemon: &mut Daemon<'_>, what: &Settings) -> Result<()> {
 fn show(daemon: &mut Daemon<'_>, nid: Option<&str>, verbose: &Verbose) -> Result<()> {
     let task = Task::new("show", "peer");
     let level = verbose.level(task)?;
-    let nid = task.parsed(nid, resolve::nid)?;
-    let mut peers = daemon.ask(task, Client::peers)?;
-    if let Some(nid) = nid {
-        peers.retain(|peer| peer.primary_nid == nid || peer.nis.iter().any(|ni| ni.nid == nid));
-        if peers.is_empty() {
-            return Err(unknown(task, nid));
+    let peers = match task.parsed(nid, resolve::nids)? {
+        None if !daemon.as_json => return show_pages(daemon, task, Detail::Level(level)),
+        None => daemon.ask(task, Client::peers)?,
+        Some(nids) => {
+            let peers = daemon.ask(task, |client| client.peers_of(&nids))?;
+            match nids.as_slice() {
+                [nid] if peers.is_empty() => return Err(unknown(task, *nid)),
+                nids if peers.is_empty() => {
+                    let message = format!("no peer has any of these {} nids", nids.len());
+                    return Err(task.error(Errno::NOENT, message));
+                }
+                _ => peers,
+            }
         }
-    }
+    };
     daemon.print(&document::peers(&peers, Detail::Level(level)));
     Ok(())
+}
+
+/// Shows all peers, each page as it comes: the pages are one document.
+fn show_pages(daemon: &mut Daemon<'_>, task: Task, detail: Detail) -> Result<()> {
+    let mut is_begun = false;
+    daemon.ask(task, |client| {
+        client.peer_pages(PeerQuery::default(), |page| {
+            let text = Yaml(&document::peers(&page, detail)).to_string();
+            let items = if is_begun { text.strip_prefix("peer:\n").unwrap_or(&text) } else { &text };
+            print_text(&items);
+            is_begun |= !text.is_empty();
+        })
+    })
 }

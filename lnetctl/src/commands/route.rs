@@ -5,6 +5,7 @@ use lnet_control::client::{Client, ClientError};
 use lnet_control::document::{self, Detail, RouteFilter};
 use lnet_control::resolve;
 use lnet_model::pattern::{hops, remote_net, route_priority};
+use lnet_model::records::RouteRecord;
 use lnet_model::request::{Change, ChangeSet};
 use lnet_model::route::RouteSpec;
 use lnet_model::{Errno, Refusal};
@@ -64,8 +65,8 @@ pub(crate) struct DeleteArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ShowArgs {
-    /// Only those to this net
-    #[arg(long, short)]
+    /// Only those to these nets, with commas
+    #[arg(long, short, value_name = "NETS")]
     net: Option<String>,
     /// Only those by these gateways
     #[arg(long, short, value_name = "NIDS")]
@@ -153,14 +154,17 @@ pub(super) fn explained(change: &Change, refusal: &Refusal) -> String {
 fn show(daemon: &mut Daemon<'_>, args: &ShowArgs) -> Result<()> {
     let task = Task::new("show", "route");
     let level = args.verbose.level(task)?;
+    let nets = |text: &str| text.split(',').map(remote_net).collect::<std::result::Result<Vec<_>, _>>();
+    let nets = task.parsed(args.net.as_deref(), nets)?;
     let filter = RouteFilter {
-        net: task.parsed(args.net.as_deref(), remote_net)?,
+        net: None,
         gateways: task.parsed(args.gateway.as_deref(), gateways)?,
         hops: task.parsed(args.hop.as_deref(), hops)?,
         priority: task.parsed(args.priority.as_deref(), route_priority)?,
     };
     let routes = daemon.ask(task, Client::routes)?;
-    let shown: Vec<_> = filter.of(&routes).cloned().collect();
+    let is_to = |route: &&RouteRecord| nets.as_ref().is_none_or(|nets| nets.contains(&route.spec.net));
+    let shown: Vec<_> = filter.of(&routes).filter(is_to).cloned().collect();
     daemon.print(&document::routes(&shown, Detail::Level(level)));
     Ok(())
 }

@@ -12,13 +12,16 @@ use lnet_model::pool::PoolKind;
 use lnet_model::request::Change;
 use lnet_model::{Errno, pattern};
 use lnet_wire::{Global, Parameter};
+use serde_json::json;
 
 use super::Result;
 use super::cli::Verbose;
+use super::tables::ParamTable;
 use super::unknown_command;
 use crate::arguments::Offered;
 use crate::daemon::Daemon;
 use crate::failure::Task;
+use crate::output::{json_line, print_text};
 
 /// Least size of a capture's file.
 const CAPTURE_BYTES_MIN: u64 = 4096;
@@ -67,10 +70,12 @@ pub(crate) struct SetArgs {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum ParamCommand {
-    /// Show a parameter, or all
+    /// Show a parameter, or all; or a table of LNet's kernel module: buffers, nis, peers, routers,
+    /// routes, stats
+    #[command(after_help = "Examples:\n  lnetctl param get router_ping_timeout\n  lnetctl param get nis")]
     Get {
         /// Its name
-        #[arg(value_parser = parameters_offered(), hide_possible_values = true)]
+        #[arg(value_parser = readable_offered(), hide_possible_values = true)]
         name: Option<String>,
     },
     /// Set a parameter
@@ -149,11 +154,26 @@ fn parameters_offered() -> Offered {
     Offered::of(&Parameter::ALL.map(Parameter::name))
 }
 
+/// What can be shown besides.
+fn readable_offered() -> Offered {
+    let tables = ParamTable::ALL.map(ParamTable::name).into_iter();
+    Offered::of(&Parameter::ALL.map(Parameter::name).into_iter().chain(tables).collect::<Vec<_>>())
+}
+
 pub(super) fn parameters(daemon: &mut Daemon<'_>, command: &ParamCommand) -> Result<()> {
     let task = Task::new(if matches!(command, ParamCommand::Get { .. }) { "show" } else { "add" }, "param");
     let named = |name: &str| ParameterValue::named(name).map_err(|expected| task.invalid(expected));
     match command {
         ParamCommand::Get { name } => {
+            if let Some(table) = name.as_deref().and_then(ParamTable::named) {
+                let text = daemon.ask(task, |client| table.text(client))?;
+                print_text(&if daemon.as_json {
+                    json_line(&json!({"param": {table.name(): text}}))
+                } else {
+                    text
+                });
+                return Ok(());
+            }
             let shown = match name {
                 Some(name) => vec![named(name)?],
                 None => Parameter::ALL.to_vec(),

@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use lnet_control::client::{Client, ClientError};
 use lnet_model::lnd::NiOption;
-use lnet_model::records::{NetRecord, NiStatus, NiTraffic, PeerPage, PeerRecord, RoutePage, RouteState};
+use lnet_model::records::{
+    NetRecord, NiStatus, NiTraffic, PeerPage, PeerQuery, PeerRecord, RoutePage, RouteState,
+};
 use ratatui::buffer::Buffer;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::layout::{Constraint, Layout, Rect};
@@ -55,7 +57,7 @@ struct Look {
 impl Look {
     fn take(client: &mut Client) -> std::result::Result<Self, ClientError> {
         let nets = client.nets()?;
-        let PeerPage { peers, .. } = client.peer_page(None)?;
+        let PeerPage { peers, .. } = client.peer_page(PeerQuery::default())?;
         Ok(Self { nets, peers, routes: client.route_page(None)?, at: Instant::now() })
     }
 }

@@ -8,7 +8,8 @@ use lnet_model::records::{
 };
 use xtask::testing::paths;
 
-use crate::model::{Model, peer};
+use crate::model::Model;
+use crate::model_records::peer;
 use crate::run::Node;
 
 pub(crate) fn configured() -> Node {
@@ -81,6 +82,10 @@ fn nets_are_added_and_deleted() {
     node.bad("net add --net tcp --if eth0,eth1", 234, &["errno: -17", "cannot add"]);
     node.good("net add --net tcp --if eth0[1]");
     node.good("net add --nid 10.77.0.113@tcp9");
+    assert_eq!(node.good("net show --net tcp9,tcp").matches("net type: ").count(), 2);
+    let partly = node.run("net show --net tcp,tcp7,tcp8");
+    assert!(partly.status == 234 && partly.stdout.matches("net type: ").count() == 1, "{partly:?}");
+    assert!(partly.stderr.contains("tcp7 is not") && partly.stderr.contains("tcp8 is not"), "{partly:?}");
     node.bad("net show --net tcp8", 234, &["errno: -3"]);
     node.bad("net show --net foo", 234, &["errno: -2"]);
     node.bad("net del --net tcp9 --if eth7", 234, &["errno: -19"]);
@@ -319,6 +324,9 @@ fn peers_are_found_by_any_of_their_nids() {
     assert!(shown.contains("primary nid: 10.77.0.12@tcp") && !shown.contains("10.77.0.13"), "{shown}");
     assert!(!node.good("peer show -v 4").contains("0@lo"));
     assert!(node.good("peer show -v 1").contains("min_tx_credits: -2\n"));
+    let both = node.good("peer show --nid 10.77.0.[11-13]@tcp,10.78.0.12@tcp");
+    assert_eq!(both.matches("primary nid: ").count(), 2, "{both}");
+    node.bad("peer show --nid 10.99.0.[1-3]@tcp", 234, &["errno: -2", "any of these 3 nids"]);
     node.bad("peer show --nid 10.99.0.1@tcp", 234, &["show:\n-     peer:\n            errno: -2"]);
     node.bad("peer show --nid foo", 234, &["errno: -22"]);
     node.bad("peer show --nid 10.77.0.50@foo", 234, &["errno: -22"]);

@@ -14,7 +14,8 @@ use lnet_wire::{Net, NetType, Nid};
 use proptest::prelude::*;
 use serde_json::Value;
 
-use crate::model::{Model, peer};
+use crate::model::Model;
+use crate::model_records::peer;
 use crate::run::{Node, ran};
 
 const DOCUMENT: &str = "\

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use crate::commands::configured;
 use crate::model::Model;
+use crate::model_records::peer;
 use crate::run::{Node, Ran, ran};
 
 fn lctl(node: &Node, words: &str) -> Ran {
@@ -91,6 +92,53 @@ fn routes_are_printed_as_lustre_does() {
                     net               tcp8 hops 4294967295 gw                   10.77.0.12@tcp down pri 0\n";
     assert_eq!(good(&node, "show_route"), expected);
     assert_eq!(good(&node, "route_list"), expected);
+}
+
+/// Heads, columns and widths are those of a kernel node (LNet `router_proc.c`).
+#[test]
+fn tables_are_read_as_lustre_has_them() {
+    let mut model = Model::configured(2);
+    model.peers.push(peer(&["10.77.0.12@tcp", "10.78.0.12@tcp"], 273));
+    model.statistics.send_count = 7;
+    model.statistics.drop_length = 4096;
+    let node = Node::start(model);
+    node.good("net add --net tcp --if eth0");
+    let own = good(&node, "list_nids");
+    let nis = format!(
+        "nid                      status alive refs peer  rtr   max    tx   min\n\
+         0@lo                         up     0    1    0    0     0     0     0\n\
+         {:<24}     up     0    1    8    0   256   256   253\n",
+        own.trim()
+    );
+    let peers = "nid                      refs state  last   max   rtr   min    tx   min queue\n\
+                 10.77.0.12@tcp              1    NA    -1     8     0     0     0    -2 0\n\
+                 10.78.0.12@tcp              1    NA    -1     8     0     0     0    -2 0\n";
+    let stats = "0 0 0 7 0 0 0 0 0 0 4096\n";
+    for (name, text) in [("nis", nis.as_str()), ("peers", peers), ("stats", stats)] {
+        assert_eq!(good(&node, &format!("get_param -n {name}")), text);
+        assert_eq!(node.good(&format!("param get {name}")), text);
+        assert!(node.good(&format!("param get {name} --json")).contains("\\n"));
+    }
+    assert_eq!(good(&node, "get_param lnet.nis"), format!("nis=\n{nis}"));
+    assert_eq!(good(&node, "get_param stats"), format!("stats={stats}"));
+    assert_eq!(good(&node, "get_param -n buffers"), "pages count credits     min\n");
+    assert_eq!(good(&node, "get_param -n routers"), "ref  rtr_ref alive router\n");
+    node.good("route add --net tcp7 --gateway 10.77.0.12@tcp --hop 2 --priority 3");
+    node.good("route add --net tcp8 --gateway 10.77.0.12@tcp");
+    let routes = "Routing disabled\nnet      hops priority   state router\n\
+                  tcp7        2        3    down 10.77.0.12@tcp\n\
+                  tcp8       -1        0    down 10.77.0.12@tcp\n";
+    assert_eq!(good(&node, "get_param -n routes"), routes);
+    assert_eq!(
+        good(&node, "get_param -n routers"),
+        "ref  rtr_ref alive router\n2          2  down 10.77.0.12@tcp\n"
+    );
+    assert_eq!(good(&node, "get_param -N rou*s"), "routers\nroutes\n");
+    assert_eq!(good(&node, "set_param stats=0"), "stats=0\n");
+    assert_eq!(good(&node, "get_param -n stats"), "0 0 0 0 0 0 0 0 0 0 0\n");
+    bad(&node, "set_param nis=0", 234, "No such file or directory");
+    good(&node, "net down");
+    bad(&node, "get_param nis", 234, "No such file or directory");
 }
 
 #[test]

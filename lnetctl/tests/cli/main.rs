@@ -8,6 +8,7 @@ mod faults;
 mod lctl;
 mod model;
 mod model_faults;
+mod model_records;
 mod model_routes;
 mod peers;
 mod reference;

@@ -1,28 +1,31 @@
 //! A node in memory: it does what it is asked, as far as that can be seen from outside, and nothing else.
 
 use std::cell::RefCell;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use lnet_control::document::NodeState;
 use lnet_control::server::Handler;
 use lnet_model::capture::{CaptureRecord, CaptureSpec};
 use lnet_model::fault::{DelayRuleRecord, DropRuleRecord};
-use lnet_model::lnd::{NiFact, NiOption};
+use lnet_model::lnd::NiOption;
 use lnet_model::ni::{Lnd, NiName, NiOptions, NiSpec};
 use lnet_model::peer::{PeerSpec, peer_state};
 use lnet_model::records::{
     CptRecord, ExplainRecord, ExplainedCandidate, ExplainedChoice, ExplainedKind, ExplainedPath,
-    ExplainedStep, FramesRecord, Globals, LoadRecord, NetRecord, NiHealth, NiRecord, NiStatus, Parameters,
-    PeerCredits, PeerHealth, PeerNiRecord, PeerPage, PeerRecord, RecoveryRecord, RoutePage, RouteRecord,
-    RoutingRecord, Statistics,
+    ExplainedStep, FramesRecord, Globals, LoadRecord, NetRecord, NiRecord, NiStatus, Parameters,
+    PeerNiRecord, PeerPage, PeerQuery, PeerRecord, RecoveryRecord, RoutePage, RouteRecord, RoutingRecord,
+    Statistics,
 };
 use lnet_model::request::{Change, ChangeSet, Effect, PingRecord, Staying};
 use lnet_model::route::RouteSpec;
 use lnet_model::steering::{SteeringPolicy, SteeringRecord};
 use lnet_model::text::NidText;
-use lnet_model::udsp::{Selection, UdspInfo, UdspRule};
+use lnet_model::udsp::{Selection, UdspRule};
 use lnet_model::{Errno, Refusal};
-use lnet_wire::{Global, Net, NetType, Nid};
+use lnet_wire::{Global, NetType, Nid};
+
+use crate::model_records::{lo, ni_record, peer};
 
 /// Its interfaces: name, addresses, whether it is up.
 pub(crate) const INTERFACES: [(&str, &[&str], bool); 4] = [
@@ -56,6 +59,8 @@ pub(crate) struct Model {
     pub(crate) generation: u64,
     /// How often others are still to change it just before a client does.
     pub(crate) interferences: u32,
+    /// Peers that it was asked for: by these NIDs, or all.
+    pub(crate) asked_peers: Arc<Mutex<Vec<Option<Vec<NidText>>>>>,
 }
 
 pub(crate) type Result<T> = std::result::Result<T, Refusal>;
@@ -85,6 +90,7 @@ impl Model {
             frames: FramesRecord::default(),
             generation: 0,
             interferences: 0,
+            asked_peers: Arc::default(),
         }
     }
 
@@ -417,74 +423,6 @@ fn options_of(spec: &NiSpec) -> Result<NiOptions> {
     }
 }
 
-fn ni_record(
-    nid: Nid,
-    interface: Option<String>,
-    is_chosen_by_nid: bool,
-    options: NiOptions,
-    cpts: Vec<u32>,
-) -> NiRecord {
-    let health_value = if nid.is_loopback() { 0 } else { 1000 };
-    let has_distances = interface.as_deref() == Some("eth2");
-    NiRecord {
-        nid,
-        status: NiStatus::Up,
-        fsm_state: "CREATED".into(),
-        interface,
-        is_chosen_by_nid,
-        traffic: Default::default(),
-        health: NiHealth { health_value, ..NiHealth::default() },
-        available_credits: options.get(NiOption::Credits),
-        options,
-        timeout_s: if options.lnd() == Some(Lnd::Tcp) { 50 } else { 49 },
-        facts: match options.mode() {
-            Some(_) => {
-                let [queues, mtu_bytes] = [0, 1500].map(|number| Some(NiFact::Number(number)));
-                vec![None, None, Some(NiFact::Text("socket".into())), None, queues, mtu_bytes]
-            }
-            None => Vec::new(),
-        },
-        cpts,
-        udsp: UdspInfo::default(),
-        numa_distance: has_distances.then_some(21),
-        numa_distances: if has_distances { vec![10, 21] } else { Vec::new() },
-    }
-}
-
-fn lo(shards: u32) -> NetRecord {
-    let ni = ni_record(Nid::LO, None, false, NiOptions::default(), (0..shards).collect());
-    NetRecord { net: Net::LO, fsm_state: "ACTIVE".into(), nis: vec![ni] }
-}
-
-/// A peer with these NIDs, the first of them primary.
-pub(crate) fn peer(nids: &[&str], state: u32) -> PeerRecord {
-    let ni = |nid: &&str| PeerNiRecord {
-        nid: nid.parse().unwrap(),
-        is_configured: state & peer_state::CONFIGURED != 0,
-        is_claim: false,
-        is_alive: None,
-        fsm_state: "CONNECTED".into(),
-        credits: PeerCredits {
-            max_ni_tx_credits: 8,
-            min_tx_credits: -2,
-            refcount: 1,
-            ..PeerCredits::default()
-        },
-        traffic: Default::default(),
-        health: PeerHealth { health_value: 1000, ..PeerHealth::default() },
-        udsp: UdspInfo::default(),
-    };
-    PeerRecord {
-        primary_nid: nids[0].parse().unwrap(),
-        multi_rail: state & peer_state::MULTI_RAIL != 0,
-        state,
-        is_gateway: false,
-        fsm_state: "ACTIVE".into(),
-        shared_nids: Vec::new(),
-        nis: nids.iter().map(ni).collect(),
-    }
-}
-
 /// The model behind a server of one thread.
 pub(crate) struct Served(pub(crate) RefCell<Model>);
 
@@ -509,9 +447,14 @@ impl Handler for Served {
     }
 
     /// Pages of two peers.
-    async fn peer_page(&self, after: Option<NidText>) -> Result<PeerPage> {
+    async fn peer_page(&self, PeerQuery { of, after }: PeerQuery) -> Result<PeerPage> {
         self.told(|model| {
+            model.asked_peers.lock().unwrap().push(of.clone());
             let mut peers = model.peers.clone();
+            let is_shown_with = |peer: &PeerRecord, NidText(nid): &NidText| {
+                peer.primary_nid == *nid || peer.nis.iter().any(|ni| ni.nid == *nid)
+            };
+            peers.retain(|peer| of.as_ref().is_none_or(|of| of.iter().any(|nid| is_shown_with(peer, nid))));
             peers.sort_by_key(|peer| peer.primary_nid);
             peers.retain(|peer| after.is_none_or(|NidText(nid)| nid < peer.primary_nid));
             let has_more = peers.len() > 2;

@@ -9,7 +9,8 @@ use lnet_model::request::Effect;
 use lnet_model::route::RouteSpec;
 use lnet_wire::{Net, Nid};
 
-use crate::model::{Model, Result, peer, refuse};
+use crate::model::{Model, Result, refuse};
+use crate::model_records::peer;
 
 /// Buffers of its pools together, where routing comes on.
 const POOLS: [u32; 3] = [2048, 16384, 1024];

@@ -1,8 +1,12 @@
 //! Peers, discovery, selection policies, and what is asked about paths.
 
-use lnet_model::peer::peer_state;
+use std::sync::Arc;
 
-use crate::model::{Model, peer};
+use lnet_model::peer::peer_state;
+use lnet_model::text::NidText;
+
+use crate::model::Model;
+use crate::model_records::peer;
 use crate::run::Node;
 
 fn configured() -> Node {
@@ -38,6 +42,38 @@ fn peers_are_made_changed_and_deleted() {
         node.good(&format!("peer del --prim_nid {nid}"));
     }
     assert_eq!(node.good("peer list"), "");
+}
+
+/// What is named is asked for, and no more.
+#[test]
+fn peers_that_are_not_named_are_not_read() {
+    let mut model = Model::configured(1);
+    model.peers.push(peer(&["10.77.0.12@tcp", "10.78.0.12@tcp"], 273));
+    model.peers.push(peer(&["10.77.0.13@tcp"], 273));
+    let asked = Arc::clone(&model.asked_peers);
+    let node = Node::start(model);
+    let (all, of) = (vec![None], |nids: &[&str]| {
+        vec![Some(nids.iter().map(|nid| NidText(nid.parse().unwrap())).collect::<Vec<_>>())]
+    });
+    for (words, document, expected) in [
+        ("peer show", "", &all),
+        ("export", "", &all),
+        ("peer show --nid 10.78.0.12@tcp", "", &of(&["10.78.0.12@tcp"])),
+        ("peer del --nid 10.78.0.12@tcp", "", &of(&["10.78.0.12@tcp"])),
+        ("import", "peer:\n- primary nid: 10.77.0.99@tcp\n", &of(&["10.77.0.99@tcp"])),
+        ("import", "peers:\n- nids: [10.77.0.13@tcp]\n", &of(&["10.77.0.13@tcp"])),
+        ("import", "global:\n  retry_count: 3\n", &Vec::new()),
+        ("import --show", "peer:\n- nid: 10.77.0.13@tcp\n", &of(&["10.77.0.13@tcp"])),
+        ("import --show", "peer: []\n", &all),
+        ("import --show", "global: {}\n", &Vec::new()),
+    ] {
+        asked.lock().unwrap().clear();
+        node.good_with(words, document);
+        let mut asked = asked.lock().unwrap().clone();
+        // Pages of one answer.
+        asked.dedup();
+        assert_eq!(asked, *expected, "{words}: {document}");
+    }
 }
 
 #[test]

@@ -3,7 +3,8 @@
 
 use xtask::testing::{is_ours_alone, paths};
 
-use crate::model::{Model, peer};
+use crate::model::Model;
+use crate::model_records::peer;
 use crate::run::{Node, data};
 
 /// State bits of a peer that discovery knows: Multi-Rail, discovered, up to date.

@@ -4,6 +4,8 @@ use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use lnet_control::{ControlRequest, protocol};
+
 use crate::run::Daemon;
 
 #[test]
@@ -86,7 +88,8 @@ fn a_client_that_goes_while_it_is_told_of_loads_takes_none_along() {
     // The first request after its end waits for its threads: this client does not wait for the answer.
     std::thread::sleep(Duration::from_secs(1));
     let mut client = UnixStream::connect(node.directory.socket()).unwrap();
-    client.write_all(b"LNCT\x00\x01\x00\x00\x00\x00\x00\x07\"loads\"").unwrap();
+    let request = protocol::encode(&ControlRequest::Loads, protocol::REQUEST_BYTES_MAX).unwrap();
+    client.write_all(&request).unwrap();
     drop(client);
     std::thread::sleep(Duration::from_millis(200));
     let shown = node.good("load show");

@@ -1,6 +1,7 @@
 //! Limits of a node, their use, the options of a daemon that stand in its document, and the log of refusals.
 
 use std::net::UdpSocket;
+use std::time::Duration;
 
 use lnet_tests::netns::{NETNS_NODES, Netns, Wiring, enter, require_privilege, wait_until};
 
@@ -110,15 +111,30 @@ fn refusals_are_logged_where_that_is_asked_for() {
     let node = start("--log-refusals");
     let told = || {
         let log = node.directory.log();
-        log.lines().any(|line| line.contains("frame passed up") && line.contains(&far.ipv4.to_string()))
+        let is_it = |line: &&str| line.contains("frame passed up") && line.contains(&far.ipv4.to_string());
+        log.lines().filter(is_it).count()
     };
     wait_until("a refusal is told", PATIENCE, || {
         send();
-        told()
+        told() > 0
+    });
+    // Off and on, as long as it runs.
+    node.good("debug refusals off");
+    // Lines of frames before are on their way still.
+    std::thread::sleep(Duration::from_millis(500));
+    let before = told();
+    (0..5).for_each(|_| send());
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!(told(), before);
+    node.good("debug refusals on");
+    wait_until("a refusal is told again", PATIENCE, || {
+        send();
+        told() > before
     });
     node.stop();
     let node = start("");
     send();
     node.good("frames show");
+    node.bad("debug refusals on", &["errno: -95", "lnetd --log-refusals"]);
     assert!(!node.stop().contains("frame passed up"));
 }

@@ -1,6 +1,7 @@
 //! Two daemons with nets of the tcp LND over veth: what `lnetctl` does with them is what LNet's own does.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use lnet_model::fault::HealthError;
@@ -585,4 +586,30 @@ fn a_node_without_the_right_to_privileged_ports_is_reached_by_whom_it_has_dialle
         assert_eq!(count(daemon, "duplicate"), 0);
         assert_eq!(count(daemon, "refused"), 0);
     }
+}
+
+/// `lctl conn_list` has a line for each connection, in the form of LNet's tool.
+#[test]
+fn connections_are_listed() {
+    if !require_privilege("daemons over veth", &NETNS_NODES) {
+        return;
+    }
+    let two = Two::on(&["tcp"], "");
+    let [near, far] = [two.netns.a(), two.netns.b()].map(|side| side.interface().ipv4);
+    let listed = |options: &str| {
+        let mut lctl = Command::new(program("lctl"));
+        lctl.arg("--socket").arg(two.a.socket()).args(options.split_whitespace()).arg("conn_list");
+        let output = lctl.output().unwrap();
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(listed(""), "<no connections>\n");
+    two.a.good(&format!("ping {far}@tcp"));
+    let shown = listed("--net tcp");
+    let id = format!("12345-{far}@tcp");
+    let ends = format!("]{near}->{far}:988 0/0 nonagle");
+    let is_one = |line: &str| line.starts_with(&format!("{id:<20} ")) && line.ends_with(&ends);
+    assert!(!shown.is_empty() && shown.lines().all(is_one), "{shown}");
+    assert!(shown.contains(&format!("{id:<20} C[")), "{shown}");
+    assert_eq!(listed("--net tcp7"), "<no connections>\n");
 }

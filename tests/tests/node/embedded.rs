@@ -6,6 +6,7 @@ use lnet_admin::{Control, ControlOptions};
 use lnet_control::server::Handler;
 use lnet_core::lnd::NiId;
 use lnet_model::ni::NiName;
+use lnet_model::records::PeerQuery;
 use lnet_model::request::{Change, ChangeSet};
 use lnet_tests::netns::enter;
 use lnet_tests::node::nid_v4;
@@ -45,7 +46,7 @@ fn embedded_nodes_ping_each_other_and_are_taken_in_charge_with_their_nis() {
         let shown = control.nets().await.unwrap();
         let shown: Vec<_> = shown.iter().flat_map(|net| &net.nis).map(|ni| ni.nid).collect();
         assert_eq!(shown[1..], own, "after lo");
-        assert_eq!(control.peer_page(None).await.unwrap().peers.len(), 2);
+        assert_eq!(control.peer_page(PeerQuery::default()).await.unwrap().peers.len(), 2);
         let changes = vec![Change::DeleteNi(NiName::Nid(own[1]))];
         control.apply(ChangeSet { changes, dry_run: false, generation: None }).await.unwrap();
         let changes = vec![Change::DeleteNi(NiName::Nid(own[1]))];

@@ -45,7 +45,8 @@ use lnet_io::reactor::{Reactor, Waker};
 use lnet_model::lnd::NiOption;
 use lnet_model::ni::NiOptions;
 use lnet_tcp_proto::{
-    ConnId, Piece, SockTunables, Socklnd, SocklndConfig, SocklndLimits, SocklndNi, StreamOrder, home_of,
+    ConnId, Piece, ShownConnection, SockTunables, Socklnd, SocklndConfig, SocklndLimits, SocklndNi,
+    StreamOrder, home_of,
 };
 use lnet_wire::socklnd::ConnectionType;
 use lnet_wire::steer::{PORTALS, PolicyWord};
@@ -307,6 +308,16 @@ impl TcpLnd {
                 StreamOrder::HandOver { conn, to, handed } => self.hand_over(conn, to, handed),
             }
         }
+    }
+
+    /// The connections by which messages go, in no order that means anything.
+    pub fn connections(&self) -> impl Iterator<Item = ShownConnection> {
+        self.sock.connections().map(|mut shown| {
+            if shown.ends.remote.port() == 0 {
+                shown.ends.remote.set_port(self.accept_port(shown.kind));
+            }
+            shown
+        })
     }
 
     /// The port at which peers accept connections of a type.

@@ -71,6 +71,9 @@ pub struct Programs {
     /// Whether the node lets frames in.
     opened: Arc<AtomicBool>,
     shards: u32,
+    /// Whether the programs can log what they refuse, and whether they do.
+    can_log: bool,
+    logs: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -97,10 +100,28 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Programs {
-    /// No programs yet, of a node with so many shards that is open or not.
+    /// No programs yet, of a node with so many shards that is open or not, and that log what they refuse or
+    /// cannot.
     #[must_use]
-    pub fn new(opened: &Arc<AtomicBool>, shards: u32) -> Arc<Self> {
-        Arc::new(Self { rings: Mutex::default(), opened: Arc::clone(opened), shards })
+    pub fn new(opened: &Arc<AtomicBool>, shards: u32, logs: bool) -> Arc<Self> {
+        let (rings, opened) = (Mutex::default(), Arc::clone(opened));
+        Arc::new(Self { rings, opened, shards, can_log: logs, logs: logs.into() })
+    }
+
+    /// Has programs log what they refuse or not, those that are there and those that come.
+    ///
+    /// # Errors
+    /// [`BpfError::NoLogging`] where they cannot; [`BpfError::Map`].
+    pub fn set_logging(&self, on: bool) -> Result<(), BpfError> {
+        if !self.can_log {
+            return Err(BpfError::NoLogging);
+        }
+        self.logs.store(on, Ordering::Release);
+        self.list().iter().try_for_each(|program| lock(program).set_logging(on))
+    }
+
+    pub(super) fn logs(&self) -> bool {
+        self.logs.load(Ordering::Acquire)
     }
 
     /// Shows a program that was attached, what follows its interface, and the memory that its sockets have.

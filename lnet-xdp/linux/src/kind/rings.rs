@@ -523,7 +523,7 @@ impl XdpKind {
                 program.set_fault(message_type, config.frame_loss_per_million, 0)?;
             }
         }
-        if config.log_refusals {
+        if self.programs.logs() {
             program.set_logging(true)?;
         }
         Ok(program)
