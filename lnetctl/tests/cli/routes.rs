@@ -3,7 +3,8 @@
 use lnet_model::records::{PoolRecord, RoutingRecord, RoutingState};
 use xtask::testing::paths;
 
-use crate::model::{Model, peer};
+use crate::model::Model;
+use crate::model_records::peer;
 use crate::reference::same_text;
 use crate::run::{Node, data};
 
@@ -164,7 +165,7 @@ fn a_list_of_gateways_is_no_batch() {
     assert!(shown.contains("10.77.0.21@tcp") && !shown.contains("10.77.0.22@tcp"), "{shown}");
     node.bad("route del --net tcp6 --gateway 10.77.0.[21-22]@tcp", 234, &["errno: -2", "10.77.0.22@tcp"]);
     assert!(!node.good("route show").contains("10.77.0.21@tcp"));
-    // 499 by one gateway, as its test 111 has them.
+    // 499 by one gateway, as test 111 of the catalogue has them.
     let document: String =
         (100..599).map(|number| format!("- {{net: tcp{number}, gateway: 10.77.0.13@tcp}}\n")).collect();
     node.good_with("import", &format!("route:\n{document}"));

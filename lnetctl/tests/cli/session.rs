@@ -187,6 +187,41 @@ fn showing_nets_takes_milliseconds() {
     assert!(times[0] < Duration::from_millis(100), "{times:?}");
 }
 
+/// Files that are no documents, or far more: each is told so with its place, soon, and little of it is taken
+/// in.
+#[test]
+fn files_that_are_no_documents_are_told_so() {
+    let node = configured();
+    let before = node.good("export");
+    let laughs: String = (1..9)
+        .map(|of| format!("a{of}: &a{of} [{}]\n", vec![format!("*a{}", of - 1); 9].join(",")))
+        .collect();
+    for (name, bytes, expected) in [
+        ("huge", vec![b' '; 100 << 20], "more than 33554432 bytes"),
+        ("zeros", vec![0; 100 << 20], "more than 33554432 bytes"),
+        ("laughs", ("a0: &a0 lol\n".to_owned() + &laughs).into_bytes(), "line 2, column 10: an alias"),
+        ("deep", vec![b'['; 1 << 20], "line 1, column "),
+        ("deep-map", b"{a: ".repeat(1 << 18), "line 1, column "),
+        ("nul", b"global:\n  retry_count: \0\n".to_vec(), "line 2"),
+        ("latin", b"net:\n- net type: \xE9\n".to_vec(), "line 2: "),
+        ("utf-16", b"\xFF\xFEn\0e\0t\0:\0".to_vec(), "is not text in UTF-8"),
+    ] {
+        let path = node.directory.join(name);
+        fs::write(&path, bytes).unwrap();
+        for words in ["import", "import --del", "import --show", "check"] {
+            // Little room: a tool that took all of it in would not get by.
+            let script = format!("ulimit -v 500000; exec \"$0\" {words} {}", path.display());
+            let mut command = Command::new("sh");
+            command.args(["-c", &script, env!("CARGO_BIN_EXE_lnetctl")]).env("LNET_SOCKET", &node.socket);
+            let (begun, ran) = (Instant::now(), ran(&mut command, ""));
+            let is_told = [234, 255].contains(&ran.status) && ran.stderr.contains(expected);
+            assert!(is_told && ran.stdout.is_empty(), "{words} {name}: {ran:?}");
+            assert!(ran.stderr.len() < 2000 && begun.elapsed() < Duration::from_secs(10), "{words} {name}");
+        }
+    }
+    assert_eq!(node.good("export"), before);
+}
+
 /// Input without an end is not taken in.
 #[test]
 fn a_line_has_an_end() {

@@ -4,6 +4,7 @@
 
 mod absent;
 mod carriers;
+mod catalogue;
 mod checksums;
 mod churn;
 mod clients;
@@ -34,6 +35,7 @@ mod peers;
 mod queues;
 mod rails;
 mod replay;
+mod routed_cases;
 mod router;
 mod routes;
 mod run;
@@ -44,6 +46,7 @@ mod said;
 mod schema;
 mod selftest;
 mod served;
+mod sizes;
 mod starts;
 mod states;
 mod tcp;

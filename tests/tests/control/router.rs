@@ -11,20 +11,20 @@ use crate::run::{Daemon, Directory, PATIENCE, until_shown};
 /// Gateways are checked each second, so that routers wait for 4 s.
 const CHECKS: &str = "--param alive_router_check_interval=1 --param router_ping_timeout=3";
 
-struct Routed {
-    ends: [Daemon; 2],
-    router: Daemon,
+pub(crate) struct Routed {
+    pub(crate) ends: [Daemon; 2],
+    pub(crate) router: Daemon,
     /// NIDs of the ends.
-    nids: [String; 2],
+    pub(crate) nids: [String; 2],
     /// NIDs of the router on the nets of the ends.
-    gateways: [String; 2],
+    pub(crate) gateways: [String; 2],
     // Last, so that no process is inside when it is removed.
     netns: Netns,
 }
 
 impl Routed {
     /// Daemons on these nets; the router has so many shards.
-    fn new(nets: [&str; 2], shards: u32, options: &str) -> Self {
+    pub(crate) fn new(nets: [&str; 2], shards: u32, options: &str) -> Self {
         let netns = Netns::new(Wiring { rails: 2, queues: 2, ..Wiring::default() });
         let daemon = |inside, shards| {
             let options = format!("--shards {shards} --spin 0 {CHECKS} {options}");
@@ -47,13 +47,13 @@ impl Routed {
         Self { ends, router, nids, gateways, netns }
     }
 
-    fn turn_on(&self) {
+    pub(crate) fn turn_on(&self) {
         self.router.good("set routing 1");
         self.ends.iter().for_each(|end| until_shown(end, "route show -v", "state: up"));
     }
 
     /// Both ends ping each other.
-    fn ping(&self) {
+    pub(crate) fn ping(&self) {
         for (end, to) in [(&self.ends[0], &self.nids[1]), (&self.ends[1], &self.nids[0])] {
             assert!(end.good(&format!("ping --timeout 5 {to}")).contains(to));
         }
@@ -61,7 +61,7 @@ impl Routed {
 }
 
 /// The number behind a key.
-fn number(shown: &str, key: &str) -> u64 {
+pub(crate) fn number(shown: &str, key: &str) -> u64 {
     let line = shown.lines().find_map(|line| line.trim().strip_prefix(key)?.strip_prefix(": "));
     line.unwrap_or_else(|| panic!("{key} in {shown}")).parse().unwrap()
 }
@@ -73,6 +73,7 @@ fn resident(daemon: &Daemon) -> u64 {
     line.split_whitespace().next().unwrap().parse::<u64>().unwrap() << 10
 }
 
+/// Test 220 of the catalogue, and with nets of other LNDs.
 #[test]
 fn nets_of_all_lnds_are_routed_between() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {

@@ -36,6 +36,7 @@ fn check_shown(shown: &str, parts: &[&str]) {
     }
 }
 
+/// Test 310 of the catalogue, for all tunables.
 #[test]
 fn nis_that_say_nothing_have_what_the_daemon_was_started_with() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
@@ -43,7 +44,7 @@ fn nis_that_say_nothing_have_what_the_daemon_was_started_with() {
     }
     let two =
         two("--sock credits=64 --sock peer_credits=4 --sock peer_buffer_credits=3 --sock peer_timeout=90 \
-         --sock conns_per_peer=3 --sock tos=16");
+         --sock conns_per_peer=3 --sock tos=16 --sock sock_timeout=57");
     let of_node = [
         " credits: 64",
         "peer_credits: 4",
@@ -51,6 +52,7 @@ fn nis_that_say_nothing_have_what_the_daemon_was_started_with() {
         "peer_timeout: 90",
         "conns_per_peer: 3",
         "tos: 16",
+        " timeout: 57",
     ];
     check_shown(&two.a.good("net show --net tcp -v 1"), &of_node);
     // Both have as many, and each connection is seen at either end.
@@ -78,6 +80,7 @@ fn nis_that_say_nothing_have_what_the_daemon_was_started_with() {
     check_shown(&two.a.good("net show --net tcp2 -v 1"), &of_node);
 }
 
+/// Test 291 of the catalogue.
 #[test]
 fn bulk_connections_go_to_a_port_of_their_own() {
     if !require_privilege("daemons over veth", &NETNS_NODES) {
@@ -147,7 +150,11 @@ fn sockets_have_the_buffers_probes_and_backlog_that_were_asked_for() {
     let listening = sockets(two.netns.b(), "-ltnH ( sport = :988 )");
     // Sockets listen by its interface, and by `lo` for peers on its host.
     assert_eq!(listening.len(), 2, "{listening:?}");
+    // At the address of the NI, and no other one (test 290 of the catalogue).
+    let address = format!("{}", two.netns.b().interface().ipv4);
     for listening in listening {
+        let local = listening.split_whitespace().nth(3).unwrap();
+        assert!(local.starts_with(&address), "{listening}");
         assert_eq!(listening.split_whitespace().nth(2), Some("33"), "{listening}");
     }
     until_shown(&two.a, &format!("ping {b}"), &b);
