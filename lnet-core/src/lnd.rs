@@ -28,7 +28,7 @@ use lnet_wire::{Header, Nid, ProcessId};
 
 pub use crate::collections::{Full, Prefetch};
 use crate::errno;
-use crate::handle::BufferRef;
+use crate::handle::{BufferRef, CookieKind};
 use crate::health::HealthStatus;
 use crate::time::Instant;
 
@@ -53,6 +53,8 @@ pub struct LndFacts {
     /// Whether peers bear a GET for a portal where they have posted nothing: kernel nodes assert that they
     /// have, and die.
     pub takes_any_get: bool,
+    /// Whether it begins to send a message of which only a part is there ([`Lnd::extend`]).
+    pub takes_parts: bool,
 }
 
 impl Default for LndFacts {
@@ -64,13 +66,14 @@ impl Default for LndFacts {
 
 impl LndFacts {
     /// Facts of the LNDs of kernel nodes: [`LndFacts::default`].
-    pub const KERNEL: Self = Self { proves_sources: false, reaches_itself: true, takes_any_get: false };
+    pub const KERNEL: Self =
+        Self { proves_sources: false, reaches_itself: true, takes_any_get: false, takes_parts: false };
 
     /// Facts of the LND of this row.
     #[must_use]
     pub const fn of(row: &LndRow) -> Self {
-        let LndRow { proves_sources, reaches_itself, takes_any_get, .. } = *row;
-        Self { proves_sources, reaches_itself, takes_any_get }
+        let LndRow { proves_sources, reaches_itself, takes_any_get, takes_parts, .. } = *row;
+        Self { proves_sources, reaches_itself, takes_any_get, takes_parts }
     }
 }
 
@@ -100,6 +103,15 @@ pub struct Span {
     pub length_bytes: u32,
 }
 
+impl Span {
+    /// Whether it lies in a buffer of the node itself: then it is of a message that goes on.
+    #[inline]
+    #[must_use]
+    pub const fn is_routed(&self) -> bool {
+        self.buffer.0.is(CookieKind::Buffer)
+    }
+}
+
 /// A message that holds its credits, for an LND to send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transmit {
@@ -112,9 +124,9 @@ pub struct Transmit {
     /// The shard's number of the next hop. An LND that has looked something up by the NID finds it again by
     /// this number, if it makes sure that the NID is the same.
     pub peer: PeerSlot,
-    /// The header; its payload length is that of `payload`.
+    /// The header; its payload length is that of `payload` once all of that is there.
     pub header: Header,
-    /// Where the payload is; `None` for a message without any.
+    /// Where the payload is, as far as it is there; `None` for a message without any.
     pub payload: Option<Span>,
 }
 
@@ -262,6 +274,14 @@ pub trait Lnd {
     /// the others. A message that the LND has given up meanwhile is no longer resumed.
     fn resume(&mut self, now: Instant, rx: RxId, verdict: Verdict, up: &mut impl Uplink);
 
+    /// More has arrived of the payload of a message that the LND has, which it may send as well. Only an LND
+    /// that [takes parts](LndFacts::takes_parts) gets a message before all of that is there.
+    fn extend(&mut self, _now: Instant, _transmit: &Transmit) {}
+
+    /// The rest of the payload of such a message does not come, or not in time: it ends, and its receiver is
+    /// told as far as that can be done.
+    fn withdraw(&mut self, _now: Instant, _transmit: &Transmit, _up: &mut impl Uplink) {}
+
     /// When [`Lnd::drive`] wants to be called again even if nothing arrives.
     fn poll_timeout(&self) -> Option<Instant>;
 }
@@ -347,6 +367,11 @@ pub trait Uplink: PrefetchHints {
     fn awaits_name(&mut self, _header: &Header, _is_new: bool) -> bool {
         false
     }
+
+    /// The beginning of the payload of a delivered message that [goes on](Span::is_routed) is in place, so
+    /// many bytes, and more is to come. An LND may tell that, or not: a message goes on sooner for it, and no
+    /// otherwise.
+    fn arrived(&mut self, _now: Instant, _rx: RxId, _bytes: u32) {}
 
     /// The payload of a delivered message is in place, or will never be; of a delayed one, that it will never
     /// be.

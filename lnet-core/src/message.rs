@@ -600,6 +600,23 @@ impl Messages {
         &record.transmit
     }
 
+    /// Whether an LND has a message.
+    pub(crate) fn is_lent(&self, tx: TxId) -> bool {
+        self.records.get(tx.0).is_some_and(|record| record.stage == Stage::Submitted)
+    }
+
+    /// The message of this name.
+    pub(crate) fn lent(&self, tx: TxId) -> &Transmit {
+        &self.records[tx.0].transmit
+    }
+
+    /// More of the payload of a message is there. Whether an LND has it: so much of it only from now on.
+    pub(crate) fn extend(&mut self, now: Instant, tx: TxId, payload: Option<Span>) -> bool {
+        let record = &mut self.records[tx.0];
+        (record.transmit.payload, record.lent_at) = (payload, now);
+        record.stage == Stage::Submitted
+    }
+
     /// Takes a message back from its LND, which must have it.
     pub(crate) fn claim(&mut self, tx: TxId) -> Message<Submitted> {
         let stage = self.records.get(tx.0).map(|record| record.stage);

@@ -214,6 +214,8 @@ pub struct LndRow {
     pub reaches_itself: bool,
     /// Whether its peers bear a GET for a portal where they have posted nothing.
     pub takes_any_get: bool,
+    /// Whether it begins to send a message of which only a part is there.
+    pub takes_parts: bool,
     /// Whether a sender names the NID that it means, so that NIs of other nets may have the same address.
     pub names_nids: bool,
     /// Whether its NIs have frames that the node captures itself; else the kernel has their packets.
@@ -351,6 +353,7 @@ pub const LO: LndRow = LndRow {
     proves_sources: true,
     reaches_itself: true,
     takes_any_get: true,
+    takes_parts: false,
     names_nids: true,
     has_frames: false,
 };
@@ -365,6 +368,7 @@ pub const IN_PROCESS: LndRow = LndRow {
     facts: &[],
     reaches_itself: true,
     takes_any_get: false,
+    takes_parts: false,
     names_nids: true,
     has_frames: false,
     ..XDP
@@ -385,6 +389,7 @@ pub const TCP: LndRow = LndRow {
     proves_sources: false,
     reaches_itself: true,
     takes_any_get: false,
+    takes_parts: false,
     names_nids: true,
     has_frames: false,
 };
@@ -423,6 +428,7 @@ pub const XDP: LndRow = LndRow {
     proves_sources: true,
     reaches_itself: false,
     takes_any_get: true,
+    takes_parts: true,
     names_nids: false,
     has_frames: true,
 };

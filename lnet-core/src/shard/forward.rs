@@ -12,14 +12,14 @@
 use lnet_model::pool::PoolKind;
 use lnet_wire::{Header, Nid};
 
-use super::routed::{PoolUsage, Routed};
+use super::routed::{Inward, Onward, PoolUsage, Routed};
 use super::target::Arriving;
 use super::{Choice, Shard};
 use crate::collections::NONE;
 use crate::credit::share;
 use crate::handle::BufferHandle;
 use crate::lnd::{NiId, PeerSlot, RxId, Status, Transmit, TxId, Verdict};
-use crate::message::{Budget, MessageState, Purpose};
+use crate::message::{Budget, Message, MessageState, Purpose, Queued};
 use crate::stats::{DelayReason, DropReason};
 use crate::time::Instant;
 use crate::topology::{Forwarding, LocalNi, NiStatus};
@@ -128,7 +128,12 @@ impl Shard {
     }
 
     /// The path by which a message goes on that a peer NI has sent.
-    fn next_hop_of(&self, now: Instant, from: &Nid, header: &Header) -> Result<Choice, DropReason> {
+    pub(super) fn next_hop_of(
+        &self,
+        now: Instant,
+        from: &Nid,
+        header: &Header,
+    ) -> Result<Choice, DropReason> {
         if self.topology.forwarding() == Forwarding::Off {
             return Err(DropReason::RoutingOff);
         }
@@ -146,9 +151,16 @@ impl Shard {
         let is_landing = self.routed.is_landing(slot);
         assert!(is_landing || status != Status::Ok, "a message that waits cannot be received");
         self.ni(ni).arriving_count -= 1;
-        if status != Status::Ok {
+        let is_whole = status == Status::Ok;
+        let arrival = if is_whole { Inward::Whole } else { Inward::Failed };
+        let onward = self.routed.end_arrival(slot, arrival);
+        if !is_whole {
             self.counters.receive_failures += 1;
-            return self.end_routed(slot);
+            return match onward {
+                Onward::Cut(_) => self.withdraw_cut(slot),
+                Onward::Withdrawn(_) => {}
+                Onward::Later | Onward::Ended { .. } => self.end_routed(slot),
+            };
         }
         let message_type = header.message_type();
         let shard_ni = &mut self.nis[usize::from(ni.0)];
@@ -156,7 +168,23 @@ impl Shard {
         if let Some(peer) = self.peers.sender(&from, ni, shard_ni.peer_share) {
             peer.counters.received.add(message_type);
         }
+        match onward {
+            Onward::Later | Onward::Ended { goes_again: true } => {
+                self.send_on_or_drop(now, slot);
+                self.settle(now);
+            }
+            Onward::Cut(tx) => self.extend_cut(now, slot, tx),
+            // Its LND ends it, and then it goes on.
+            Onward::Withdrawn(_) => {}
+            Onward::Ended { goes_again: false } => self.end_routed(slot),
+        }
+    }
+
+    /// Sends a message on that lies in its buffer, or drops it where nothing leads on. The caller settles
+    /// what comes of it.
+    pub(super) fn send_on_or_drop(&mut self, now: Instant, slot: u32) {
         if let Err(reason) = self.send_on(now, slot) {
+            let Routed { ni, from, header, .. } = *self.routed.record(slot);
             self.count_drop((ni, &from), &header, reason);
             self.end_routed(slot);
         }
@@ -175,21 +203,32 @@ impl Shard {
                 (path, peer.ok_or(DropReason::PeersFull)?)
             }
         };
-        self.charge(slot, &path);
-        let has_room = self.messages.reserve(Budget::Forward);
-        assert!(has_room, "more router buffers than forwarded messages");
-        let deadline = now + self.topology.known_ni(path.ni).message_timeout;
-        let Choice { ni, next_hop, destination } = path;
-        let mut header = header;
-        header.destination.nid = destination;
-        let payload = self.routed.record(slot).span().filter(|span| span.length_bytes > 0);
-        let transmit = Transmit { tx: TxId(NONE), ni, next_hop, peer: PeerSlot(peer), header, payload };
-        self.launch(now, MessageState::new(Purpose::Forward { routed: slot }, transmit, deadline));
+        self.launch_on(now, slot, (&path, peer));
         Ok(())
     }
 
+    /// Counts in what there is of a message, to go on by a path to whose next hop the caller has a reference.
+    pub(super) fn enlist_routed(
+        &mut self,
+        now: Instant,
+        slot: u32,
+        (path, peer): (&Choice, u32),
+    ) -> Message<Queued> {
+        self.charge(slot, path);
+        let has_room = self.messages.reserve(Budget::Forward);
+        assert!(has_room, "more router buffers than forwarded messages");
+        let deadline = now + self.topology.known_ni(path.ni).message_timeout;
+        let &Choice { ni, next_hop, destination } = path;
+        let routed = self.routed.record(slot);
+        let mut header = routed.header;
+        header.destination.nid = destination;
+        let payload = routed.arrived_span();
+        let transmit = Transmit { tx: TxId(NONE), ni, next_hop, peer: PeerSlot(peer), header, payload };
+        self.enlist(MessageState::new(Purpose::Forward { routed: slot }, transmit, deadline))
+    }
+
     /// A reference on the next hop of a path.
-    fn acquire_next(&mut self, path: &Choice) -> Option<u32> {
+    pub(super) fn acquire_next(&mut self, path: &Choice) -> Option<u32> {
         let credits = self.nis.get(usize::from(path.ni.0))?.peer_share;
         self.peers.acquire(&path.next_hop, credits)
     }

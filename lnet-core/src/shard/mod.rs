@@ -8,13 +8,14 @@
 //! - the [`Uplink`](crate::lnd::Uplink) methods for its LNDs;
 //! - [`Shard::handle_timeout`] at the time that [`Shard::poll_timeout`] says;
 //! - [`Shard::handle_mesh`] for its siblings;
-//! - after any of these [`Shard::poll_transmit`], [`Shard::poll_event`], [`Shard::poll_resume`] and, for each
-//!   sibling, [`Shard::poll_mesh_to`] until they return `None`.
+//! - after any of these [`Shard::poll_transmit`], [`Shard::poll_event`], [`Shard::poll_resume`],
+//!   [`Shard::poll_extended`] and, for each sibling, [`Shard::poll_mesh_to`] until they return `None`.
 //!
 //! Invariants: nothing allocates after [`Shard::new`]; what a peer sends never trips an assertion, what an
 //! LND does against its contract always does; a message ends exactly once, and with it its operation on a
 //! descriptor, its credits and its reference on a peer.
 
+mod cut;
 mod delay;
 mod delayed;
 mod forward;
@@ -50,7 +51,7 @@ pub use initiator::{GetRequest, MdPart, PutRequest, SubmitError};
 pub use inspect::NiUsage;
 pub use news::{ForgedSource, HealthNote, PathNote, PathState, PeerChange};
 pub use promise::ACK_WAIT;
-pub use routed::{BUFFER_WAIT, PoolUsage};
+pub use routed::{BUFFER_WAIT, CUT_PATIENCE, CUT_PAUSE, CUT_SOON, CUT_STEP_BYTES, CUTS_MAX, PoolUsage};
 pub use select::criteria::{Candidate, Criterion, Weighed};
 pub use select::{Choice, Explanation, NEXT_HOP_PATIENCE};
 pub use update::Confirmation;
@@ -327,7 +328,8 @@ impl Shard {
         });
         let (released, delayed) = (self.messages.next_release(), self.delayed.next_timed());
         let (unnamed, routed) = (self.delayed.next_unnamed(), self.routed.next_deadline());
-        time::earliest([credits.min(), self.trackers.next(), released, delayed, unnamed, routed])
+        let cut = self.routed.next_cut();
+        time::earliest([credits.min(), self.trackers.next(), released, delayed, unnamed, routed, cut])
     }
 
     /// Whether [`Shard::poll_transmit`] has a message of any NI.
@@ -336,11 +338,12 @@ impl Shard {
         self.nis.iter().any(|shard_ni| !shard_ni.ready.is_empty())
     }
 
-    /// Whether [`Shard::poll_transmit`], [`Shard::poll_mesh_to`] or [`Shard::poll_resume`] has something.
+    /// Whether [`Shard::poll_transmit`], [`Shard::poll_mesh_to`], [`Shard::poll_resume`] or
+    /// [`Shard::poll_extended`] has something.
     #[inline]
     #[must_use]
     pub fn has_work(&self) -> bool {
-        self.has_transmit() || self.has_mesh() || self.has_resumed()
+        self.has_transmit() || self.has_mesh() || self.has_resumed() || self.routed.has_told()
     }
 
     fn event_queue_slot(&self, EqHandle(queue): EqHandle) -> Option<u32> {

@@ -18,6 +18,8 @@
 //! that are free, in use and surplus are those that were added. A message waits for [`BUFFER_WAIT`] at most:
 //! around a ring of routers each may wait for the next one, and without an end nothing there would move.
 
+mod cut;
+
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 use core::time::Duration;
@@ -31,6 +33,9 @@ use crate::handle::BufferHandle;
 use crate::limits::{Limits, has_share};
 use crate::lnd::{NiId, RxId, Span};
 use crate::time::Instant;
+
+pub use self::cut::{CUT_PATIENCE, CUT_PAUSE, CUT_SOON, CUT_STEP_BYTES, CUTS_MAX};
+pub(super) use self::cut::{Inward, Onward};
 
 /// How long a message waits at most for a router credit and a buffer. What is behind it in a stream waits
 /// too, so this is short beside the 50 s after which kernel nodes end a connection that does not move.
@@ -106,7 +111,7 @@ enum RoutedState {
     AtPool,
     /// Its LND is to be told, to drop it if it has no buffer: `resumed`.
     Resumed,
-    /// With an LND that puts it in place, or on its way out: none.
+    /// With an LND that puts it in place, or on its way out: those that [`cut`] tells of, or none.
     Moving,
 }
 
@@ -129,7 +134,12 @@ pub(super) struct Routed {
     buffer: Option<BufferHandle>,
     has_credit: bool,
     state: RoutedState,
-    /// When it is dropped if it still waits then.
+    /// Bytes of it that have arrived, in steps, and when the first of them had.
+    arrived_bytes: u32,
+    begun_at: Option<Instant>,
+    pub(super) arrival: Inward,
+    pub(super) onward: Onward,
+    /// When it is dropped if it still waits then, or is to be there if it goes on before.
     deadline: Instant,
     queue: Link,
     wait: Link,
@@ -167,6 +177,10 @@ impl Routed {
             buffer: None,
             has_credit: false,
             state: RoutedState::Moving,
+            arrived_bytes: 0,
+            begun_at: None,
+            arrival: Inward::Coming,
+            onward: Onward::Later,
             deadline: now + BUFFER_WAIT,
             queue: Link::UNLINKED,
             wait: Link::UNLINKED,
@@ -217,6 +231,9 @@ struct RoutedPeer {
     /// Buffers of each pool that messages from it have, and those that messages for it have.
     from_count: [u32; POOLS],
     to_count: [u32; POOLS],
+    /// Messages for it that go on while they arrive, and when the next one may that is for it or from it.
+    cut_count: u32,
+    cut_again_at: Instant,
 }
 
 /// Buffers of one size.
@@ -239,6 +256,10 @@ pub(super) struct RoutedMessages {
     surplus: Vec<BufferHandle>,
     resumed: List<InQueue>,
     waiting: List<Waits>,
+    /// Messages that go on while they arrive, in the order in which they are to be there, and those whose LND
+    /// is to be told.
+    cuts: List<InQueue>,
+    told: List<Waits>,
     /// Buffers that there may be, in all pools.
     buffers_max: u32,
     /// Slots of peers, for which there is room once there are to be buffers.
@@ -257,6 +278,8 @@ impl RoutedMessages {
             surplus: Vec::new(),
             resumed: List::new(),
             waiting: List::new(),
+            cuts: List::new(),
+            told: List::new(),
             buffers_max,
             peers_max: peers,
         }

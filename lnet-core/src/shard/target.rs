@@ -230,6 +230,13 @@ impl Uplink for Shard {
             && self.may_await_name(header, is_new)
     }
 
+    fn arrived(&mut self, now: Instant, rx: RxId, bytes: u32) {
+        let Some(&Arriving::Routed(slot)) = self.incoming.arriving.get(rx.0 as usize) else {
+            panic!("no message that goes on arrives as {rx:?}")
+        };
+        self.arrived_routed(now, slot, bytes);
+    }
+
     fn received(&mut self, now: Instant, rx: RxId, status: Status) {
         // Looked at where it stands, since it is large; nothing that follows looks at what arrives.
         let mut arriving = core::mem::take(&mut self.incoming.arriving);

@@ -18,6 +18,7 @@ use lnet_wire::header::SMALL_HEADER_BYTES;
 use lnet_wire::{Header, MessageType, Nid};
 
 use super::report::EndedOperation;
+use super::routed::Onward;
 use super::{Choice, Shard};
 use crate::collections::NONE;
 use crate::fault::Faults;
@@ -45,8 +46,10 @@ impl Shard {
         let ready = &mut self.nis.get_mut(usize::from(ni.0))?.ready;
         let message = ready.pop(&mut self.messages)?;
         let record = self.messages.record_mut(&message);
-        if let Purpose::Request { .. } = record.purpose {
-            self.seals.seal(&mut record.transmit.header);
+        match record.purpose {
+            Purpose::Request { .. } => self.seals.seal(&mut record.transmit.header),
+            Purpose::Forward { routed } => self.routed.note_lent(routed),
+            Purpose::Reply { .. } | Purpose::Ack { .. } => {}
         }
         Some(Lent { transmit: self.messages.submit(now, message), more: !ready.is_empty() })
     }
@@ -89,6 +92,7 @@ impl Shard {
         while let Some(slot) = self.routed.overdue(now) {
             self.drop_routed(slot, DropReason::RouterFull);
         }
+        self.withdraw_stalled(now);
         self.wake();
     }
 
@@ -360,7 +364,7 @@ impl Shard {
             self.peers.get_mut(peer).responses -= u32::from(answers);
             self.peers.release(peer);
             if let Purpose::Forward { routed } = purpose {
-                self.end_routed(routed);
+                self.end_onward(now, routed, status);
             }
         }
     }
@@ -394,6 +398,7 @@ impl Shard {
         let failed = Choice { ni, next_hop, destination: header.destination.nid };
         let may_go_on = (!is_given || !is_lost && self.is_still_sent_by(ni, record))
             && !self.is_tried_once(record)
+            && !self.is_cut(record)
             && matches!(record.stage, Stage::Credited | Stage::Submitted)
             && record.resends < self.topology.tunables().retry_count
             && (self.has_another_path(record.status, &next_hop) || self.has_routes(&failed))
@@ -623,7 +628,11 @@ impl Shard {
     /// Why a message whose turn for a credit has come is not sent after all.
     pub(super) fn overdue(&self, now: Instant, record: &MessageState) -> Option<Cause> {
         let ended = EndedOperation::of(&record.purpose, &record.transmit.header);
-        if ended.is_some_and(|ended| self.mds[ended.md()].ending == Ending::Aborted) {
+        let is_withdrawn = || match record.purpose {
+            Purpose::Forward { routed } => matches!(self.routed.record(routed).onward, Onward::Withdrawn(_)),
+            _ => false,
+        };
+        if ended.is_some_and(|ended| self.mds[ended.md()].ending == Ending::Aborted) || is_withdrawn() {
             Some(Cause::Cancelled)
         } else if now >= record.deadline {
             Some(Cause::CreditTimeout)

@@ -376,7 +376,7 @@ impl Shard {
                 let from = &self.routed.record(routed).from;
                 self.select_forward(now, (from, &record.transmit.header), None)
             };
-            return if stays { Some(path) } else { other() };
+            return if stays { Some(path) } else { other().filter(|_| !self.is_cut(record)) };
         }
         let is_ping = super::initiator::finds_out(&record.transmit.header.body);
         let memory = self.memory_node_of(&record.purpose);

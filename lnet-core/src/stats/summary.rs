@@ -34,6 +34,10 @@ pub struct Statistics {
     pub sent: Traffic,
     /// Messages of other nodes that were sent on.
     pub routed: Traffic,
+    /// Messages of other nodes that began to go on before all of them had arrived.
+    pub cuts: u64,
+    /// Messages among them of which the rest did not come in time.
+    pub cuts_withdrawn: u64,
     /// Messages received; bytes of PUT and REPLY payload that were taken.
     pub received: Traffic,
     /// Messages dropped, with the payload they announced.
@@ -60,6 +64,8 @@ impl Statistics {
         self.trackers += u64::from(usage.trackers);
         self.sent += counters.sent;
         self.routed += counters.routed;
+        self.cuts += counters.cuts;
+        self.cuts_withdrawn += counters.cuts_withdrawn;
         self.received += counters.received;
         self.dropped += counters.dropped();
         self.resends += counters.resends;

@@ -1,5 +1,6 @@
 //! Messages of other nodes: which are forwarded, by which path, and what they take.
 
+mod cut;
 mod model;
 mod ring;
 mod shares;

@@ -1,15 +1,16 @@
 //! Messages of other nodes in any order of events: all that they take comes home, and none is forgotten.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use lnet_core::lnd::{Cause, RxId, Status, Transmit, Uplink, Verdict};
+use lnet_core::lnd::{Cause, RxId, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::topology::{Forwarding, Topology};
 use lnet_model::pool::PoolKind;
 use lnet_wire::Nid;
 use proptest::prelude::*;
 use proptest::sample::Index;
 
-use super::{Router, locals, put, topology};
+use super::cut::taking_parts;
+use super::{Router, put, topology};
 use crate::common::{NOW, nid};
 use crate::routes::{gateway, routes};
 
@@ -22,6 +23,8 @@ enum Operation {
     Come { from: u8, behind: Option<u8>, to: u8, length_bytes: u32 },
     /// An LND has put a message in place, or gives it up.
     Place { which: Index, well: bool },
+    /// An LND has put so much more of a message in place.
+    Arrive { which: Index, bytes: u32 },
     /// An LND gives up a message that waits.
     GiveUp { which: Index },
     /// An LND has finished with a message that left.
@@ -38,7 +41,7 @@ enum Operation {
 
 fn operation() -> impl Strategy<Value = Operation> {
     let behind = prop::option::weighted(0.3, 1..4_u8);
-    let length_bytes = prop_oneof![Just(0), 1..100_u32, Just(5000)];
+    let length_bytes = prop_oneof![Just(0), 1..100_u32, Just(5000), Just(300_000)];
     let come = (2..6_u8, behind, 9..14_u8, length_bytes)
         .prop_map(|(from, behind, to, length_bytes)| Operation::Come { from, behind, to, length_bytes });
     let status = prop_oneof![
@@ -51,6 +54,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     prop_oneof![
         12 => come,
         8 => (any::<Index>(), prop::bool::weighted(0.9)).prop_map(|(which, well)| Operation::Place { which, well }),
+        8 => (any::<Index>(), 1..200_000_u32).prop_map(|(which, bytes)| Operation::Arrive { which, bytes }),
         1 => any::<Index>().prop_map(|which| Operation::GiveUp { which }),
         8 => (any::<Index>(), status).prop_map(|(which, status)| Operation::End { which, status }),
         4 => Just(Operation::Resume),
@@ -64,7 +68,7 @@ fn operation() -> impl Strategy<Value = Operation> {
 fn snapshot(forwarding: Forwarding, gateways: u8) -> Topology {
     let far = (0..gateways).map(|host| (nid(8, 1), gateway(2, 13 + host)));
     let by: Vec<_> = far.chain([(nid(9, 1), gateway(1, 7))]).collect();
-    Topology::new(locals()).with_forwarding(forwarding).with_net_routes(routes(&by))
+    Topology::new(taking_parts()).with_forwarding(forwarding).with_net_routes(routes(&by))
 }
 
 struct Run {
@@ -74,6 +78,10 @@ struct Run {
     arriving: Vec<u32>,
     waiting: Vec<u32>,
     flying: Vec<Transmit>,
+    /// Length of each message that arrives, and how much of it is in place.
+    arrived: BTreeMap<u32, (u32, u32)>,
+    /// Messages that an LND is to end.
+    withdrawn: BTreeSet<TxId>,
     /// Messages by how they came to an end: dropped at once, dropped later, given up.
     ended: BTreeMap<&'static str, u64>,
     come: u64,
@@ -88,6 +96,8 @@ impl Run {
             arriving: Vec::new(),
             waiting: Vec::new(),
             flying: Vec::new(),
+            arrived: BTreeMap::new(),
+            withdrawn: BTreeSet::new(),
             ended: BTreeMap::new(),
             come: 0,
         }
@@ -113,6 +123,33 @@ impl Run {
         }
     }
 
+    /// Messages leave, and more of some that have left: what is there of them only grows.
+    fn poll(&mut self) {
+        for sent in self.router.sent_at(self.now()) {
+            assert!(sent.payload.is_some() || sent.header.payload_length == 0, "{sent:?}");
+            self.flying.push(sent);
+        }
+        while let Some((&transmit, comes)) = self.router.node.shard.poll_extended() {
+            let known = self.flying.iter_mut().find(|sent| sent.tx == transmit.tx).expect("an LND has it");
+            let there = |sent: &Transmit| sent.payload.map(|span| span.length_bytes);
+            assert!(!self.withdrawn.contains(&transmit.tx), "{transmit:?}");
+            assert!(there(&transmit) > there(known) || !comes, "{transmit:?} after {known:?}");
+            assert!(there(known) < Some(known.header.payload_length), "{known:?} was whole");
+            *known = transmit;
+            if !comes {
+                self.withdrawn.insert(transmit.tx);
+            }
+        }
+    }
+
+    /// An LND has finished with a message. It cannot have sent well what it was to withdraw.
+    fn finish(&mut self, sent: &Transmit, status: Status) {
+        let now = self.now();
+        let is_withdrawn = self.withdrawn.remove(&sent.tx);
+        let status = if is_withdrawn { Status::Unknown(Cause::Cancelled) } else { status };
+        self.router.node.shard.sent(now, sent.tx, status);
+    }
+
     fn receive(&mut self, rx: u32, status: Status) {
         let now = self.now();
         self.router.node.shard.received(now, RxId(rx), status);
@@ -131,6 +168,7 @@ impl Run {
                 };
                 let target: Nid = if to == 13 { nid(8, 5) } else { nid(2, to) };
                 let header = put(source, target, length_bytes);
+                self.arrived.insert(rx, (length_bytes, 0));
                 match self.router.node.shard.header(now, super::NIS[0], &hop, RxId(rx), &header) {
                     Verdict::Deliver(_) => self.arriving.push(rx),
                     Verdict::Delay => self.waiting.push(rx),
@@ -141,13 +179,21 @@ impl Run {
                 let rx = self.arriving.swap_remove(which.index(self.arriving.len()));
                 self.receive(rx, if well { Status::Ok } else { Status::Unknown(Cause::Reset) });
             }
+            Operation::Arrive { which, bytes } if !self.arriving.is_empty() => {
+                let rx = self.arriving[which.index(self.arriving.len())];
+                let (length_bytes, arrived) = self.arrived.get_mut(&rx).expect("it has come");
+                if *arrived + bytes < *length_bytes {
+                    *arrived += bytes;
+                    self.router.node.shard.arrived(now, RxId(rx), *arrived);
+                }
+            }
             Operation::GiveUp { which } if !self.waiting.is_empty() => {
                 let rx = self.waiting.swap_remove(which.index(self.waiting.len()));
                 self.receive(rx, Status::Unknown(Cause::Reset));
             }
             Operation::End { which, status } if !self.flying.is_empty() => {
                 let sent = self.flying.swap_remove(which.index(self.flying.len()));
-                self.router.node.shard.sent(now, sent.tx, status);
+                self.finish(&sent, status);
             }
             Operation::Resume => self.resume(),
             Operation::Resize { pools } => {
@@ -161,9 +207,12 @@ impl Run {
                 let now = self.now();
                 self.router.node.shard.handle_timeout(now);
             }
-            Operation::Place { .. } | Operation::GiveUp { .. } | Operation::End { .. } => {}
+            Operation::Place { .. }
+            | Operation::Arrive { .. }
+            | Operation::GiveUp { .. }
+            | Operation::End { .. } => {}
         }
-        self.flying.extend(self.router.sent_at(self.now()));
+        self.poll();
         for pool in self.router.node.shard.router_pools() {
             assert!(pool.credits >= -i64::from(NAMES) && pool.credits <= i64::from(pool.buffers), "{pool:?}");
         }
@@ -179,12 +228,11 @@ impl Run {
             for rx in std::mem::take(&mut self.arriving) {
                 self.receive(rx, Status::Ok);
             }
-            self.flying.extend(self.router.sent_at(self.now()));
+            self.poll();
             for sent in std::mem::take(&mut self.flying) {
-                let now = self.now();
-                self.router.node.shard.sent(now, sent.tx, Status::Ok);
+                self.finish(&sent, Status::Ok);
             }
-            self.flying.extend(self.router.sent_at(self.now()));
+            self.poll();
             if before == (0, 0) && self.flying.is_empty() && !self.router.node.shard.has_resumed() {
                 break;
             }
