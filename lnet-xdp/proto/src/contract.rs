@@ -18,6 +18,9 @@ pub(crate) const PATH_CANDIDATES_MAX: usize = 8;
 /// Payload of a small message: written down after it was sent, and in no run of datagrams.
 pub(crate) const SMALL_BYTES_MAX: u32 = 1024;
 
+/// The ticket of a message that was never deferred.
+pub(crate) const NO_TICKET: u32 = 0;
+
 /// Ids from the oldest unfinished one that a sender may use at once.
 pub(crate) const WINDOW_IDS: u64 = 4096;
 

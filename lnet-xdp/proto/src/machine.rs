@@ -64,7 +64,8 @@ impl Xfer {
         }
     }
 
-    /// Takes a message to be sent. Its payload is read again whenever a frame of it is, until it ends.
+    /// Takes a message to be sent. Its payload is read again whenever a frame of it is, until it ends. Of one
+    /// whose header has more payload, [`Xfer::extend`] tells of the rest.
     ///
     /// # Errors
     /// [`Full`] when it holds as many messages, or knows as many addresses, as it may.
@@ -81,6 +82,20 @@ impl Xfer {
         }
         self.sending.submit(transmit, path, &mut self.sessions);
         Ok(())
+    }
+
+    /// More of the payload of a message that was submitted is there. Whether the message is known here.
+    pub fn extend(&mut self, now: Instant, transmit: &Transmit) -> bool {
+        self.sessions.local.now = now;
+        self.sending.extend(transmit.tx, transmit.payload)
+    }
+
+    /// The rest of the payload of such a message does not come: it ends, and its receiver is told. Whether
+    /// the message is known here.
+    pub fn withdraw(&mut self, now: Instant, tx: TxId, up: &mut impl Uplink) -> bool {
+        self.sessions.local.now = now;
+        self.sending.catch_up(&mut SendContext { sessions: &mut self.sessions, up });
+        self.sending.withdraw_message(tx, &mut SendContext { sessions: &mut self.sessions, up })
     }
 
     /// Goes on with the session that was saved when a path, or its peer, made room.

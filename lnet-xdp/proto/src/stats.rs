@@ -65,6 +65,8 @@ pub struct XferCounters {
     pub messages_pulled: u64,
     /// Frames that the driver was asked to keep.
     pub frames_buffered: u64,
+    /// Bytes of payload that were copied out of frames to where they belong.
+    pub payload_bytes_copied: u64,
     /// Times that a sender has narrowed its window.
     pub backoffs: u64,
     /// Times that a path was found to lose far more frames than another one to the same peer.

@@ -112,6 +112,11 @@ impl<U: Uplink> Uplink for InPlaceUplink<'_, U> {
     }
 
     #[inline]
+    fn arrived(&mut self, now: Instant, rx: RxId, bytes: u32) {
+        self.up.arrived(now, rx, bytes);
+    }
+
+    #[inline]
     fn received(&mut self, now: Instant, rx: RxId, status: Status) {
         self.up.received(now, rx, status);
     }

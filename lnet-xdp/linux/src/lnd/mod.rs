@@ -52,7 +52,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use lnet_core::handle::ShardId;
-use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, Status, TxId, Uplink, Verdict};
+use lnet_core::lnd::{Cause, Full, Lent, Lnd, NiId, Progress, RxId, Status, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::{self, Instant};
 use lnet_io::capture::Tap;
 use lnet_io::memory::Memory;
@@ -503,6 +503,19 @@ impl Lnd for XdpLnd {
         let wrapped = &mut InPlaceUplink { up, in_place: self.in_place.as_deref_mut() };
         self.xfer.resume(now, rx, verdict, wrapped);
         self.replay_due = true;
+    }
+
+    fn extend(&mut self, now: Instant, transmit: &Transmit) {
+        if !self.xfer.extend(now, transmit) {
+            self.unresolved.extend(transmit);
+        }
+    }
+
+    fn withdraw(&mut self, now: Instant, transmit: &Transmit, up: &mut impl Uplink) {
+        let wrapped = &mut InPlaceUplink { up, in_place: self.in_place.as_deref_mut() };
+        if !self.xfer.withdraw(now, transmit.tx, wrapped) && self.unresolved.remove(transmit.tx) {
+            self.ended.push_back((transmit.tx, Status::NeverSent(Cause::Cancelled)));
+        }
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use lnet_core::lnd::Transmit;
+use lnet_core::lnd::{Transmit, TxId};
 use lnet_core::time::{self, Instant};
 use lnet_wire::header::Body;
 
@@ -60,6 +60,21 @@ impl Unresolved {
         let (deadline, transmit) = self.messages.pop_front()?;
         self.responses -= u32::from(is_response(&transmit));
         Some((deadline, transmit))
+    }
+
+    /// More of the payload of a message is there, if it waits here.
+    pub(super) fn extend(&mut self, transmit: &Transmit) {
+        if let Some((_, waiting)) = self.messages.iter_mut().find(|(_, waiting)| waiting.tx == transmit.tx) {
+            waiting.payload = transmit.payload;
+        }
+    }
+
+    /// Takes a message out; whether it waited here.
+    pub(super) fn remove(&mut self, tx: TxId) -> bool {
+        let index = self.messages.iter().position(|(_, waiting)| waiting.tx == tx);
+        let removed = index.and_then(|index| self.messages.remove(index));
+        self.responses -= u32::from(removed.is_some_and(|(_, transmit)| is_response(&transmit)));
+        removed.is_some()
     }
 
     /// Whether they are to be tried again now; that is said once.

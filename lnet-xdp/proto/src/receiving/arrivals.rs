@@ -38,6 +38,8 @@ pub(crate) struct Arriving {
     /// Its map of what has arrived, or [`NONE`] while it has arrived in one piece or not at all.
     pub(crate) map: u32,
     pub(crate) missing_bytes: u32,
+    /// Bytes that have arrived from its beginning, as far as the shard was told.
+    pub(crate) first_bytes: u32,
     /// Whether its sender is still to be asked for it.
     pub(crate) pull_owed: bool,
     /// When something of it came last.
@@ -78,6 +80,7 @@ impl Arriving {
             phase: ArrivalStage::Delayed,
             map: NONE,
             missing_bytes: total_bytes,
+            first_bytes: 0,
             pull_owed: false,
             touched_at: now,
             is_push: false,
@@ -167,6 +170,20 @@ impl UnitMaps {
         missing_units * FRAGMENT_UNIT_BYTES - if last_missing { short_by } else { 0 }
     }
 
+    /// Bytes that are there from the beginning of a message of which some are missing; so many were before.
+    pub(crate) fn first_bytes(&self, map: u32, before: u32) -> u32 {
+        let units = &self.maps[map as usize];
+        let mut unit = before / FRAGMENT_UNIT_BYTES;
+        while let Some(word) = units.get((unit / 64) as usize) {
+            let there = (word >> (unit % 64)).trailing_ones();
+            unit += there;
+            if there == 0 || !unit.is_multiple_of(64) {
+                break;
+            }
+        }
+        unit * FRAGMENT_UNIT_BYTES
+    }
+
     /// Remembers a fragment.
     pub(crate) fn mark(&mut self, map: u32, offset: u32, length: u32) {
         let units = &mut self.maps[map as usize];
@@ -199,6 +216,7 @@ mod tests {
             let map = maps.take().unwrap();
             prop_assert!(maps.is_full());
             let mut here = alloc::vec![false; total as usize];
+            let mut first = 0;
             let fragments = cuts.into_iter().map(|(at, units)| (at % total, units)).chain([(0, u32::MAX / 64)]);
             for (at, units) in fragments {
                 let offset = at / FRAGMENT_UNIT_BYTES * FRAGMENT_UNIT_BYTES;
@@ -208,6 +226,13 @@ mod tests {
                 prop_assert_eq!(maps.new_bytes(map, offset, length), fresh);
                 maps.mark(map, offset, length);
                 here[range].fill(true);
+                let there = here.iter().take_while(|there| **there).count() as u32;
+                if there < total {
+                    for before in [0, first] {
+                        prop_assert_eq!(maps.first_bytes(map, before), there);
+                    }
+                    first = there;
+                }
             }
             maps.give_back(map);
             prop_assert_eq!(maps.used_count(), 0);

@@ -17,12 +17,10 @@ use lnet_wire::frame::Kind;
 
 use super::arrivals::{ArrivalStage, Arriving};
 use super::stream::ReceiveStream;
+use super::window::Seen;
 use super::{ReceiveContext, ReceivingSide};
-use crate::contract::{BufferId, Control};
+use crate::contract::{BufferId, Control, NO_TICKET};
 use crate::sending;
-
-/// The ticket of a message that was never deferred.
-pub(crate) const NO_TICKET: u32 = 0;
 
 impl ReceivingSide {
     /// Has the driver buffer a frame of a message that cannot go on; `None` if it has too many, or as many
@@ -105,6 +103,7 @@ impl ReceivingSide {
         let Control { kind, id, ticket } = control;
         let ReceiveStream { peer, shard, .. } = self.streams[stream];
         match kind {
+            Kind::Gone if ticket == NO_TICKET => self.withdrawn(stream, id, call),
             Kind::Gone => {
                 if let Some(slot) = self.ticket_holder(stream, ticket)
                     && self.arrivals[slot].id == id
@@ -126,6 +125,19 @@ impl ReceivingSide {
                 let mut its = sending::SendContext { sessions: call.sessions, up: call.up };
                 call.sending.controlled((peer, shard), control, &mut its);
             }
+        }
+    }
+
+    /// The rest of a message does not come: its sender had begun before it had all of it. Frames of it that
+    /// come later are those of a message that is over.
+    fn withdrawn(&mut self, stream: u32, id: u64, call: &mut ReceiveContext<'_, impl Uplink>) {
+        match Arriving::find(&self.arrivals, stream, id) {
+            Some(slot) if matches!(self.arrivals[slot].phase, ArrivalStage::Receiving(_)) => {
+                self.abandon(slot, Cause::Timeout, call);
+            }
+            Some(_) => {}
+            None if matches!(self.windows[stream].look(id), Seen::New) => self.windows[stream].mark(id),
+            None => {}
         }
     }
 

@@ -6,10 +6,9 @@ use lnet_wire::frame::{FRAGMENT_UNIT_BYTES, Kind};
 use lnet_wire::{Header, Nid};
 
 use super::arrivals::{ArrivalStage, Arriving};
-use super::deferred::NO_TICKET;
 use super::window::Seen;
 use super::{ReceiveContext, ReceivingSide};
-use crate::contract::Disposition;
+use crate::contract::{Disposition, NO_TICKET};
 use crate::stats::XferDrop;
 
 /// A copy into a descriptor that [`ReceivingSide::written`] concludes.
@@ -124,10 +123,11 @@ impl ReceivingSide {
 
     /// Concludes the copy that [`Disposition::Write`] named.
     pub(crate) fn written(&mut self, call: &mut ReceiveContext<'_, impl Uplink>) {
-        let Some(Writing { stream, rx, number, what, .. }) = self.writing else {
+        let Some(Writing { stream, rx, number, what, span }) = self.writing else {
             panic!("nothing was to be written")
         };
         self.writing = None;
+        call.sessions.local.counters.payload_bytes_copied += u64::from(span.length_bytes);
         let is_whole = matches!(what, Written::Whole { .. });
         match what {
             Written::Whole { id } => {
@@ -315,12 +315,29 @@ impl ReceivingSide {
             arriving.missing_bytes - fresh
         };
         self.arrivals[rx.0].missing_bytes = missing;
-        if missing == 0 {
+        if missing != 0 {
+            if let ArrivalStage::Receiving(span) = self.arrivals[rx.0].phase
+                && span.is_routed()
+            {
+                self.tell_arrived(rx, offset, call);
+            }
+        } else {
             self.windows[stream].mark(id);
             self.remove_arriving(rx.0);
             // The sender waits for nothing else.
             self.hurry_ack(stream);
             call.up.received(call.now(), rx, Status::Ok);
+        }
+    }
+
+    /// Tells the shard how much of a message that goes on is in place from its beginning, if a part at this
+    /// offset has made that more.
+    fn tell_arrived(&mut self, rx: RxId, offset: u32, call: &mut ReceiveContext<'_, impl Uplink>) {
+        let Arriving { map, first_bytes, .. } = self.arrivals[rx.0];
+        if offset <= first_bytes {
+            let first_bytes = self.maps.first_bytes(map, first_bytes);
+            self.arrivals[rx.0].first_bytes = first_bytes;
+            call.up.arrived(call.now(), rx, first_bytes);
         }
     }
 

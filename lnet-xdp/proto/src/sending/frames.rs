@@ -73,7 +73,7 @@ impl SendingSide {
         }
         let message = if is_fresh_due { stream.begun.first() } else { self.next_message(slot, sessions)? };
         let offset = self.messages[message].next_offset;
-        let rest = self.messages[message].total_bytes() - offset;
+        let rest = self.messages[message].there_bytes() - offset;
         let path = self.find_path(slot, self.messages[message].path, sessions)?;
         let longer = self.longer_piece((slot, path), (offset, rest), sessions);
         let length = match longer {
@@ -145,6 +145,9 @@ impl SendingSide {
         message.open_frames += 1;
         if message.is_cut() {
             message.stage = Stage::Sent;
+        } else if message.next_offset == message.there_bytes() {
+            message.stage = Stage::Awaiting;
+            stream.awaiting_count += 1;
         } else {
             stream.begun.push_back(&mut self.messages, slot);
             stream.begun_count += 1;

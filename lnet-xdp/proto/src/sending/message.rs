@@ -3,6 +3,7 @@
 use lnet_core::collections::{Link, linked};
 use lnet_core::lnd::{Cause, NiId, PING_PORTAL, Status, Transmit};
 use lnet_core::time::Instant;
+use lnet_wire::frame::FRAGMENT_UNIT_BYTES;
 use lnet_wire::{Body, Nid};
 
 /// Where a message stands.
@@ -12,6 +13,8 @@ pub(crate) enum Stage {
     Waiting,
     /// Queued in its stream, or among those begun: parts of it were never sent.
     Queued,
+    /// All that is there of it was sent, and more is to come.
+    Awaiting,
     /// All of it was sent; frames are not acknowledged.
     Sent,
     /// Listed with its peer, among messages of which that keeps the headers.
@@ -73,8 +76,20 @@ linked!(Outbound, Deadlines, deadlines);
 impl Outbound {
     /// Bytes of payload.
     #[inline]
-    pub(crate) fn total_bytes(&self) -> u32 {
-        self.transmit.payload.map_or(0, |span| span.length_bytes)
+    pub(crate) const fn total_bytes(&self) -> u32 {
+        self.transmit.header.payload_length
+    }
+
+    /// Bytes of it that are there: whole units, unless that is all.
+    #[inline]
+    pub(crate) fn there_bytes(&self) -> u32 {
+        let there = self.transmit.payload.map_or(0, |span| span.length_bytes);
+        if there == self.total_bytes() { there } else { there / FRAGMENT_UNIT_BYTES * FRAGMENT_UNIT_BYTES }
+    }
+
+    /// Whether more of it is to come.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.there_bytes() < self.total_bytes()
     }
 
     /// The portal that it goes to; of an answer any.

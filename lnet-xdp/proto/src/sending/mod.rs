@@ -15,6 +15,7 @@ mod failover;
 mod frames;
 mod item;
 mod message;
+mod partial;
 mod stream;
 mod timers;
 
@@ -88,6 +89,8 @@ impl ToPeer {
 pub(super) struct SendingSide {
     pub(super) messages: Slab<Outbound>,
     deadlines: List<Deadlines>,
+    /// Messages of which more is to come.
+    partial: Vec<u32>,
     pub(super) items: Slab<SentItem>,
     /// Sent items that are kept for control frames, which take no others; fragments that are cut anew may
     /// take of them.
@@ -120,6 +123,7 @@ impl SendingSide {
         Self {
             messages: Slab::new(limits.messages),
             deadlines: List::new(),
+            partial: Vec::with_capacity(limits.messages as usize),
             items: Slab::new(limits.frames),
             items_reserved: limits.incoming.min(limits.frames / 2),
             control_count: 0,
@@ -197,7 +201,11 @@ impl SendingSide {
             ids: Link::UNLINKED,
             deadlines: Link::UNLINKED,
         };
+        let is_partial = message.is_partial();
         let Ok(slot) = self.messages.insert(message) else { unreachable!("there was room") };
+        if is_partial {
+            self.partial.push(slot);
+        }
         self.deadlines.push_back(&mut self.messages, slot);
         sessions.local.set_timer(deadline);
         self.dispatch(slot, sessions);
@@ -340,9 +348,11 @@ impl SendingSide {
         match stage {
             Stage::Waiting => self.waiting[path].remove(&mut self.messages, slot),
             Stage::Deferred => self.peers[peer].deferred.remove(&mut self.messages, slot),
-            Stage::Queued | Stage::Sent => {
-                if stage == Stage::Queued {
-                    self.unqueue(slot);
+            Stage::Queued | Stage::Awaiting | Stage::Sent => {
+                match stage {
+                    Stage::Queued => self.unqueue(slot),
+                    Stage::Awaiting => self.streams[self.messages[slot].stream].awaiting_count -= 1,
+                    _ => {}
                 }
                 self.withdraw_frames(slot);
                 self.peers[peer].unfinished.remove(&mut self.messages, slot);
@@ -370,6 +380,9 @@ impl SendingSide {
             self.deadlines.remove(&mut self.messages, slot);
         }
         let message = self.messages.remove(slot);
+        if message.is_partial() {
+            self.partial.retain(|partial| *partial != slot);
+        }
         call.sessions.paths.release(message.path);
         self.go_on_with_items();
         call.up.sent(now, message.transmit.tx, status);
@@ -463,7 +476,8 @@ impl SendingSide {
     pub(super) fn steer_again(&mut self, peer: u32, call: &mut SendContext<'_, impl Uplink>) {
         for slot in 0..self.messages.capacity() {
             let Some(message) = self.messages.get(slot) else { continue };
-            let is_under_way = matches!(message.stage, Stage::Queued | Stage::Sent) && message.peer == peer;
+            let is_under_way = matches!(message.stage, Stage::Queued | Stage::Awaiting | Stage::Sent)
+                && message.peer == peer;
             let shard_now = || {
                 let hash = call.sessions.local.initiator_hash;
                 let key = SteerKey::of(&message.transmit.header, message.id, hash)?;

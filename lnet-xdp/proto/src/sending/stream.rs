@@ -57,6 +57,8 @@ pub(crate) struct SendStream {
     /// receiver until it is whole.
     pub(crate) begun: List<Queued>,
     pub(crate) begun_count: u32,
+    /// Messages of which all that is there was sent, and more is to come.
+    pub(crate) awaiting_count: u32,
     /// Fragments since a message of the queue had its turn.
     pub(crate) turn: u32,
     pub(crate) in_flight_bytes: u32,
@@ -118,6 +120,7 @@ impl SendStream {
             queue: List::new(),
             begun: List::new(),
             begun_count: 0,
+            awaiting_count: 0,
             turn: 0,
             in_flight_bytes: 0,
             congestion: Congestion::new(),
@@ -135,7 +138,7 @@ impl SendStream {
     }
 
     pub(crate) fn is_idle(&self) -> bool {
-        self.outstanding.is_empty() && !self.has_more()
+        self.outstanding.is_empty() && self.awaiting_count == 0 && !self.has_more()
     }
 
     /// A frame counts as lost.

@@ -7,6 +7,7 @@ mod lives;
 mod lossy;
 mod narrow;
 mod nis;
+mod partial;
 mod policies;
 mod preview;
 mod rails;

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use core::time::Duration;
 
 use lnet_core::collections::Random;
-use lnet_core::handle::{Cookie, CookieKind, MdHandle, ShardId};
+use lnet_core::handle::{BufferHandle, Cookie, CookieKind, MdHandle, ShardId};
 use lnet_core::lnd::{
     NiId, PING_PORTAL, Path, PathReport, PeerSlot, PrefetchHints, RxId, Span, Status, Transmit, TxId, Uplink,
     Verdict,
@@ -81,6 +81,9 @@ pub(super) struct Up {
     pub(super) delays: Vec<u32>,
     pub(super) drops: Vec<u32>,
     pub(super) delayed: Vec<(u32, Header)>,
+    /// Whether messages go on from here, and how much of each is there, as that was told.
+    pub(super) is_router: bool,
+    pub(super) there: Vec<(u64, u32)>,
 }
 
 /// What the messages of the tests carry as their number.
@@ -124,7 +127,15 @@ impl Uplink for Up {
             self.delayed.push((rx.0, *header));
             return Verdict::Delay;
         }
-        Verdict::Deliver(Self::span(header))
+        let span = Self::span(header);
+        let buffer = BufferHandle(Cookie::new(CookieKind::Buffer, ShardId(0), span.buffer.0.slot(), 1));
+        let buffer = if self.is_router { buffer.into() } else { span.buffer };
+        Verdict::Deliver(Span { buffer, ..span })
+    }
+
+    fn arrived(&mut self, _: Instant, rx: RxId, bytes: u32) {
+        assert!(self.is_router);
+        self.there.push((self.under_way[&rx.0], bytes));
     }
 
     fn received(&mut self, _: Instant, rx: RxId, status: Status) {
@@ -254,7 +265,21 @@ impl Node {
     ) -> u32 {
         let ack_md = WireHandle::NONE;
         let body = Body::Put { ack_md, match_bits: number, hdr_data: number, portal, offset: 0 };
-        self.send(now, (to, ni), body, number, length)
+        self.send(now, (to, ni), body, number, [length; 2]).tx.0
+    }
+
+    /// Puts bytes to a portal by the first interface, of which so many of all are there.
+    pub(super) fn put_part(
+        &mut self,
+        now: Instant,
+        to: &Nid,
+        portal: u32,
+        number: u64,
+        [there, length]: [u32; 2],
+    ) -> Transmit {
+        let ack_md = WireHandle::NONE;
+        let body = Body::Put { ack_md, match_bits: number, hdr_data: number, portal, offset: 0 };
+        self.send(now, (to, 0), body, number, [there, length])
     }
 
     /// Pings an address by the first interface; `number` names the message.
@@ -266,10 +291,17 @@ impl Node {
             offset: 0,
             sink_length: 1,
         };
-        self.send(now, (to, 0), body, number, 0)
+        self.send(now, (to, 0), body, number, [0; 2]).tx.0
     }
 
-    fn send(&mut self, now: Instant, (to, ni): (&Nid, u16), body: Body, number: u64, length: u32) -> u32 {
+    fn send(
+        &mut self,
+        now: Instant,
+        (to, ni): (&Nid, u16),
+        body: Body,
+        number: u64,
+        [there, length]: [u32; 2],
+    ) -> Transmit {
         let tx = self.next_tx;
         self.next_tx += 1;
         let header = Header {
@@ -280,7 +312,7 @@ impl Node {
         };
         let shard = number as usize % self.shards.len();
         let payload =
-            (length > 0).then_some(Span { buffer: md(number).into(), offset_bytes: 0, length_bytes: length });
+            (length > 0).then_some(Span { buffer: md(number).into(), offset_bytes: 0, length_bytes: there });
         self.shards[shard].payloads.insert(number, content(number, length));
         let transmit = Transmit {
             tx: TxId(tx),
@@ -291,7 +323,7 @@ impl Node {
             payload,
         };
         self.shards[shard].xfer.submit(now, &transmit).unwrap();
-        tx
+        transmit
     }
 
     /// Takes, and sends, datagrams of so many bytes by all interfaces from now on.
