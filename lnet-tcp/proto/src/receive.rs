@@ -236,6 +236,8 @@ impl Socklnd {
                 incoming.deliver(rest, skip_bytes);
                 if rest.length_bytes == 0 {
                     self.filled(now, conn.0, skip_bytes, up);
+                } else if rest.is_routed() {
+                    up.arrived(now, self.rx(conn.0), rest.offset_bytes as u32);
                 }
             }
             Reading::Skip { left_bytes } => {
