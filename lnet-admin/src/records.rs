@@ -496,6 +496,8 @@ pub(super) fn statistics(sum: &stats::Statistics, errors: u64, discovery: &Disco
         answers_refused: discovery.answers_refused,
         discoveries_evicted: discovery.evicted,
         credits_passed_on: sum.credits_passed_on,
+        cuts: sum.cuts,
+        cuts_withdrawn: sum.cuts_withdrawn,
     }
 }
 

@@ -69,7 +69,7 @@ pub fn paths(document: &str) -> Vec<(String, String)> {
 }
 
 /// Keys that our side prints, and LNet's own tool does not; `docs/control.md` tells of them.
-const OURS_ALONE: [&str; 16] = [
+const OURS_ALONE: [&str; 18] = [
     "shared NIDs",
     "accept port",
     "Preferred source NIDs",
@@ -86,6 +86,8 @@ const OURS_ALONE: [&str; 16] = [
     "answers_refused",
     "discoveries_evicted",
     "credits_passed_on",
+    "cuts",
+    "cuts_withdrawn",
 ];
 
 /// Whether LNet's own tool prints no such key, or nothing on such a path.

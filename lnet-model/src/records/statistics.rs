@@ -74,6 +74,10 @@ counters! {
         discoveries_evicted: u64 = "discoveries_evicted",
         /// Credits of NIs that messages passed on which their peers did not take for a second.
         credits_passed_on: u64 = "credits_passed_on",
+        /// Messages of other nodes that left before they had arrived whole.
+        cuts: u64 = "cuts",
+        /// Messages among them whose rest did not come in time.
+        cuts_withdrawn: u64 = "cuts_withdrawn",
     }
 }
 

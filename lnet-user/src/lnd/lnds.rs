@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lnet_core::limits::Limits;
-use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, TxId, Uplink, Verdict};
+use lnet_core::lnd::{Full, Lent, Lnd, NiId, Progress, RxId, Transmit, TxId, Uplink, Verdict};
 use lnet_core::time::{self, Instant};
 use lnet_io::capture::Tap;
 use lnet_io::driver::{Counted, Driver, Part, Port as _};

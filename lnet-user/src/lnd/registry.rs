@@ -389,6 +389,28 @@ macro_rules! lnds {
                 unreachable!("{rx:?} is no name");
             }
 
+            fn extend(&mut self, now: Instant, transmit: &Transmit) {
+                match self.route(transmit.ni) {
+                    Route::None => {}
+                    $(Route::$Choice => {
+                        if let Some(lnd) = &mut self.$field {
+                            lnd.extend(now, transmit);
+                        }
+                    })*
+                }
+            }
+
+            fn withdraw(&mut self, now: Instant, transmit: &Transmit, up: &mut impl Uplink) {
+                match self.route(transmit.ni) {
+                    Route::None => {}
+                    $(Route::$Choice => {
+                        if let Some(lnd) = &mut self.$field {
+                            lnd.withdraw(now, transmit, up);
+                        }
+                    })*
+                }
+            }
+
             #[inline]
             fn poll_timeout(&self) -> Option<Instant> {
                 time::earliest([$(self.$field.as_ref().and_then(|lnd| lnd.poll_timeout())),*])

@@ -187,11 +187,20 @@ impl Worker {
         tracing::warn!(shard, ni = ni.0, %from, %source, dropped, "a message whose source is not its sender's");
     }
 
-    /// Tells the LNDs of messages that wait no more; whether there were any.
+    /// Tells the LNDs of messages that wait no more, and of those that go on while they arrive; whether there
+    /// were any.
     fn resume(&mut self, now: Instant) -> bool {
         let mut resumed = false;
         while let Some((_, rx, verdict)) = self.shard.poll_resume() {
             self.lnd.resume(now, rx, verdict, &mut self.shard);
+            resumed = true;
+        }
+        while let Some((&transmit, comes)) = self.shard.poll_extended() {
+            if comes {
+                self.lnd.extend(now, &transmit);
+            } else {
+                self.lnd.withdraw(now, &transmit, &mut self.shard);
+            }
             resumed = true;
         }
         resumed
