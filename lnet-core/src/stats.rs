@@ -97,6 +97,9 @@ named! {
         NextHopSilent => "next hop does not answer",
         /// The message would go back to the node that has forwarded it.
         LeadsBack => "next hop has sent it",
+        /// The message is to be forwarded, and would come back: its gateway was found to lead here. Or it is
+        /// the probe that has found that ([`LOOP_HOLD`](crate::shard::LOOP_HOLD)).
+        Loop => "gateway leads back here",
         /// The message is to be forwarded, and longer than the buffers that there are.
         RouterTooLong => "too long for the router buffers",
         /// The message has waited too long for a router credit or a buffer

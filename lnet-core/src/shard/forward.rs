@@ -29,6 +29,9 @@ impl Shard {
     /// its share of them, at most [`Limits::forwards`](crate::Limits::forwards). Allocates lists of so many.
     pub fn set_router_pools(&mut self, totals: [u32; PoolKind::ALL.len()]) {
         let shards = self.shard_count();
+        if totals.iter().any(|total| *total > 0) {
+            self.loops.reserve();
+        }
         self.routed.set_wanted(totals.map(|total| if total == 0 { 0 } else { share(total, shards) }));
     }
 
@@ -107,6 +110,9 @@ impl Shard {
         rx: RxId,
         header: &Header,
     ) -> Result<u32, DropReason> {
+        if self.is_own_probe(now, from, header) {
+            return Err(DropReason::Loop);
+        }
         let path = self.next_hop_of(now, from, header)?;
         let pool = self.routed.pool_for(header.payload_length).ok_or(DropReason::RouterTooLong)?;
         let credits = self.ni(ni).peer_share;
@@ -119,6 +125,7 @@ impl Shard {
         let credits = share(self.topology.known_ni(ni).router_credits, self.shard_count());
         let routed = Routed::new(now, rx, (ni, from), header, (path, pool), (hop, next));
         let slot = self.routed.begin(routed, credits);
+        self.watch_for_loop(now, from, header, &path);
         self.ni(ni).arriving_count += 1;
         self.incoming.set(rx, Arriving::Routed(slot));
         if self.routed.record(slot).span().is_none() {
@@ -139,6 +146,7 @@ impl Shard {
         }
         let path = self.select_forward(now, (from, header), None);
         let path = path.ok_or_else(|| self.why_not_forwarded(from, &header.destination.nid))?;
+        let path = self.avoid_loop(now, (from, header), path)?;
         match self.is_path_dead(now, &path) {
             true => Err(DropReason::NextHopSilent),
             false => Ok(path),

@@ -23,6 +23,7 @@ mod gate;
 mod health;
 mod initiator;
 mod inspect;
+mod loops;
 mod memory;
 pub mod mesh;
 mod news;
@@ -49,6 +50,7 @@ pub use crate::turns::TurnsBug;
 pub use delay::NAME_WAIT;
 pub use initiator::{GetRequest, MdPart, PutRequest, SubmitError};
 pub use inspect::NiUsage;
+pub use loops::{LOOP_HOLD, PROBE_INTERVAL};
 pub use news::{ForgedSource, HealthNote, PathNote, PathState, PeerChange};
 pub use promise::ACK_WAIT;
 pub use routed::{BUFFER_WAIT, CUT_PATIENCE, CUT_PAUSE, CUT_SOON, CUT_STEP_BYTES, CUTS_MAX, PoolUsage};
@@ -75,6 +77,7 @@ use crate::track::Trackers;
 use crate::turns::NiCredits;
 
 use delayed::DelayedMessages;
+use loops::Loops;
 use mesh::Mesh;
 use news::News;
 use parts::AwaitedParts;
@@ -173,6 +176,7 @@ pub struct Shard {
     incoming: Incoming,
     delayed: DelayedMessages,
     routed: RoutedMessages,
+    loops: Loops,
     mesh: Mesh,
     faults: Faults,
     /// What LNDs have reported of paths.
@@ -219,6 +223,7 @@ impl Shard {
             incoming: Incoming::new(limits.incoming),
             delayed,
             routed,
+            loops: Loops::new(),
             mesh: Mesh::new(),
             faults: Faults::new(),
             paths: KnownPaths::new(),

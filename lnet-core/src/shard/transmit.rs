@@ -462,7 +462,7 @@ impl Shard {
     fn is_tried_once(&self, record: &MessageState) -> bool {
         let is_probe = match record.purpose {
             Purpose::Request { md } => self.mds[md].options.contains(MdOptions::NO_RESEND),
-            _ => false,
+            _ => super::loops::is_probe(&record.transmit.header),
         };
         is_probe || self.topology.is_local(&record.transmit.next_hop)
     }

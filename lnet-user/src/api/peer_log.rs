@@ -59,7 +59,7 @@ const FULL: [DropReason; 4] =
 
 /// Messages that are not for this node, or could not be answered or forwarded: a peer takes the node for
 /// another one, or for a router that leads elsewhere (LNet `lib-move.c: lnet_parse`).
-const ASTRAY: [DropReason; 10] = [
+const ASTRAY: [DropReason; 11] = [
     DropReason::Malformed,
     DropReason::NotLocal,
     DropReason::NoSource,
@@ -69,6 +69,7 @@ const ASTRAY: [DropReason; 10] = [
     DropReason::NoNextHop,
     DropReason::NextHopSilent,
     DropReason::LeadsBack,
+    DropReason::Loop,
     DropReason::RouterTooLong,
 ];
 

@@ -1,0 +1,193 @@
+//! Loops of routers: how a router finds out that what it sends on comes back.
+//!
+//! LNet's header has no count of hops, and messages that look alike may be different ones. So a router asks.
+//! In front of a message that has come by a gateway and goes to a gateway it sends a probe: an ACK with the
+//! ends of that message, which goes wherever such messages go. Its handle names the gateway and the time, and
+//! is sealed for its destination ([`Seals`](crate::seal::Seals)), so that no other node can make one. At the
+//! destination nothing awaits it, and LNet drops such an ACK without a word (`lib-move.c: lnet_parse_ack`).
+//! A probe that comes back proves that the gateway leads back to this router. From then on nothing for that
+//! net goes to that gateway for [`LOOP_HOLD`], and what is on its way around ends when it comes by again.
+//!
+//! A message that has come from its source, or goes to its destination, needs no probe: a loop brings it back
+//! by a gateway.
+//!
+//! Invariants: a gateway has a probe for a net each [`PROBE_INTERVAL`] at most, while messages for the net go
+//! to it; a shard sends no more than [`WATCHED_MAX`] in that time; what no probe has proven is forwarded.
+
+use alloc::vec::Vec;
+use core::time::Duration;
+
+use lnet_wire::{Body, Header, Net, Nid};
+
+use super::{Choice, Shard};
+use crate::collections::{NONE, nid_words};
+use crate::handle::{Cookie, CookieKind, SLOT_BITS};
+use crate::lnd::{PeerSlot, Transmit, TxId};
+use crate::message::{Budget, MessageState, Purpose};
+use crate::stats::DropReason;
+use crate::time::Instant;
+
+/// How far apart probes by one gateway for one net are.
+pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a gateway gets nothing for a net after it was found to lead back.
+pub const LOOP_HOLD: Duration = Duration::from_secs(10);
+/// A probe that was under way for longer proves nothing.
+const PROBE_LIFE_S: u32 = 60;
+/// Gateways of nets that are watched.
+const WATCHED_MAX: usize = 64;
+
+/// A gateway that messages for a net go to.
+struct Watched {
+    net: Net,
+    gateway: Nid,
+    /// When a probe was last sent.
+    asked_at: Instant,
+    /// Until when it is taken to lead back.
+    leads_back_until: Instant,
+}
+
+impl Watched {
+    fn is_idle(&self, now: Instant) -> bool {
+        self.asked_at + PROBE_INTERVAL <= now && self.leads_back_until <= now
+    }
+}
+
+/// The gateways that are watched.
+pub(super) struct Loops(Vec<Watched>);
+
+impl Loops {
+    pub(super) const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Allocates room for them.
+    pub(super) fn reserve(&mut self) {
+        self.0.reserve_exact(WATCHED_MAX.saturating_sub(self.0.len()));
+    }
+
+    fn get_mut(&mut self, net: Net, gateway: &Nid) -> Option<&mut Watched> {
+        self.0.iter_mut().find(|watched| watched.net == net && watched.gateway == *gateway)
+    }
+
+    /// Watches one more, if there is room.
+    fn add(&mut self, now: Instant, new: Watched) -> bool {
+        if self.0.len() < self.0.capacity() {
+            self.0.push(new);
+            return true;
+        }
+        let idle = self.0.iter_mut().find(|watched| watched.is_idle(now));
+        idle.map(|idle| *idle = new).is_some()
+    }
+
+    /// Whether a probe is to be sent now.
+    fn is_due(&mut self, now: Instant, net: Net, gateway: &Nid) -> bool {
+        match self.get_mut(net, gateway) {
+            Some(watched) if watched.asked_at + PROBE_INTERVAL > now => false,
+            Some(watched) => {
+                watched.asked_at = now;
+                true
+            }
+            None => self.add(now, Watched { net, gateway: *gateway, asked_at: now, leads_back_until: now }),
+        }
+    }
+
+    /// A probe has come back.
+    fn note(&mut self, now: Instant, net: Net, gateway: &Nid) {
+        let leads_back_until = now + LOOP_HOLD;
+        match self.get_mut(net, gateway) {
+            Some(watched) => watched.leads_back_until = leads_back_until,
+            None => {
+                self.add(now, Watched { net, gateway: *gateway, asked_at: now, leads_back_until });
+            }
+        }
+    }
+
+    fn leads_back(&self, now: Instant, path: &Choice) -> bool {
+        let net = path.destination.net();
+        let is_it = |watched: &&Watched| watched.net == net && watched.gateway == path.next_hop;
+        self.0.iter().find(is_it).is_some_and(|watched| now < watched.leads_back_until)
+    }
+}
+
+/// The name of a gateway in a probe.
+fn name_of(gateway: &Nid) -> u32 {
+    let [a, b, c] = nid_words(gateway);
+    let folded = a ^ b.rotate_left(21) ^ c.rotate_left(42);
+    (folded ^ folded >> 40) as u32 & ((1 << SLOT_BITS) - 1)
+}
+
+/// The time that a probe names, in seconds.
+const fn second_of(now: Instant) -> u32 {
+    (now.0 / 1_000_000_000) as u32
+}
+
+impl Shard {
+    /// Whether a message that a peer NI has sent is a probe of this router, which has come back: then its
+    /// gateway leads back.
+    pub(super) fn is_own_probe(&mut self, now: Instant, from: &Nid, header: &Header) -> bool {
+        let (destination, source) = (&header.destination.nid, &header.source.nid);
+        let Body::Ack { md, .. } = header.body else { return false };
+        let cookie = Cookie(md.object_cookie);
+        if source == from || !cookie.is(CookieKind::Buffer) || !self.seals.is_for(&md, destination) {
+            return false;
+        }
+        if second_of(now).wrapping_sub(cookie.generation()) <= PROBE_LIFE_S {
+            let gateways = self.topology.net_routes().map_or(&[][..], |routes| routes.to(destination.net()));
+            let gateway = gateways.iter().find(|gateway| name_of(&gateway.nid) == cookie.slot());
+            if let Some(gateway) = gateway {
+                self.loops.note(now, destination.net(), &gateway.nid);
+            }
+        }
+        true
+    }
+
+    /// The path for a message of another node: the one that was chosen, or another one if that leads back.
+    pub(super) fn avoid_loop(
+        &self,
+        now: Instant,
+        message: (&Nid, &Header),
+        path: Choice,
+    ) -> Result<Choice, DropReason> {
+        if !self.loops.leads_back(now, &path) {
+            return Ok(path);
+        }
+        let other = self.select_forward(now, message, Some(&path));
+        other.filter(|other| !self.loops.leads_back(now, other)).ok_or(DropReason::Loop)
+    }
+
+    /// Finds out, from time to time, whether the gateway that a message goes to leads back.
+    pub(super) fn watch_for_loop(&mut self, now: Instant, from: &Nid, header: &Header, path: &Choice) {
+        let is_between = header.source.nid != *from && path.next_hop != path.destination;
+        if is_between && self.loops.is_due(now, path.destination.net(), &path.next_hop) {
+            self.send_probe(now, header, path);
+        }
+    }
+
+    /// Sends a probe if there is room for it.
+    #[cold]
+    fn send_probe(&mut self, now: Instant, header: &Header, path: &Choice) {
+        let &Choice { ni, next_hop, destination } = path;
+        let credits = self.ni(ni).peer_share;
+        let Some(peer) = self.peers.acquire(&next_hop, credits) else { return };
+        let responses = self.peers.get_mut(peer).responses;
+        if !self.messages.admits_response(responses) || !self.messages.reserve(Budget::Response) {
+            return self.peers.release(peer);
+        }
+        self.peers.get_mut(peer).responses += 1;
+        let cookie = Cookie::new(CookieKind::Buffer, self.id, name_of(&next_hop), second_of(now));
+        let md = self.seals.handle(cookie, &destination);
+        let body = Body::Ack { md, match_bits: 0, manipulated_length: 0 };
+        let mut probe = Header { payload_length: 0, body, ..*header };
+        probe.destination.nid = destination;
+        let deadline = now + self.topology.known_ni(ni).message_timeout;
+        let transmit =
+            Transmit { tx: TxId(NONE), ni, next_hop, peer: PeerSlot(peer), header: probe, payload: None };
+        self.launch(now, MessageState::new(Purpose::Ack { is_late: false }, transmit, deadline));
+    }
+}
+
+/// Whether a message is a probe of any router: it is not sent by another gateway, of which it would prove
+/// nothing.
+pub(super) const fn is_probe(header: &Header) -> bool {
+    matches!(header.body, Body::Ack { md, .. } if Cookie(md.object_cookie).is(CookieKind::Buffer))
+}
