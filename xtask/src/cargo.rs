@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use serde_json::Value;
-use xtask::command::words;
+use xtask::command::{say, succeed, words};
 
 use crate::setup;
 
@@ -82,6 +82,24 @@ pub(crate) fn build_example(root: &Path, package: &str, example: &str) -> Result
     let mut command = cargo(root);
     command.args(["build", "--package", package, "--example", example]);
     build(root, &mut command, [example]).map(|[path]| path)
+}
+
+/// The program of this name below `target/tools`, which cargo installs where there is none.
+///
+/// # Errors
+/// When the installation fails; cargo's own words are on standard error then.
+pub(crate) fn ensure_tool(root: &Path, name: &str, version: &str, arguments: &[&str]) -> Result<PathBuf> {
+    let tools = root.join("target/tools");
+    let program = tools.join("bin").join(name);
+    if program.is_file() {
+        return Ok(program);
+    }
+    say(format_args!("installing {name} {version} into {}", tools.display()));
+    let mut command = cargo(root);
+    command.args(["install", "--locked", name, "--version", version]).args(arguments);
+    command.arg("--root").arg(&tools);
+    succeed(&mut command)?;
+    Ok(program)
 }
 
 /// Runs a build and gives the executables of this name.

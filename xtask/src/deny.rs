@@ -1,12 +1,12 @@
 //! `cargo xtask deny`: cargo-deny with the rules of `deny.toml`.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
-use xtask::command::{say, succeed};
+use xtask::command::succeed;
 
-use crate::cargo::cargo;
+use crate::cargo::ensure_tool;
 
 /// The version that is installed where none is; its checks and `deny.toml` belong together.
 const VERSION: &str = "0.20.2";
@@ -17,7 +17,7 @@ const VERSION: &str = "0.20.2";
 /// # Errors
 /// When the installation fails or a check finds something; cargo-deny's words are on standard error.
 pub(crate) fn deny(root: &Path, advisories: bool) -> Result<()> {
-    let program = find_or_install(root)?;
+    let program = ensure_tool(root, "cargo-deny", VERSION, &[])?;
     let mut command = Command::new(program);
     command.current_dir(root).args([
         "--workspace",
@@ -32,17 +32,4 @@ pub(crate) fn deny(root: &Path, advisories: bool) -> Result<()> {
         command.arg("advisories");
     }
     succeed(&mut command)
-}
-
-fn find_or_install(root: &Path) -> Result<PathBuf> {
-    let tools = root.join("target/tools");
-    let program = tools.join("bin/cargo-deny");
-    if program.is_file() {
-        return Ok(program);
-    }
-    say(format_args!("installing cargo-deny {VERSION} into {}; this takes some minutes", tools.display()));
-    let mut command = cargo(root);
-    command.args(["install", "--locked", "cargo-deny", "--version", VERSION, "--root"]).arg(&tools);
-    succeed(&mut command)?;
-    Ok(program)
 }

@@ -22,7 +22,7 @@ pub(crate) struct Options {
 }
 
 /// What users start.
-const PROGRAMS: [&str; 5] = ["lctl", "lnet-nettest", "lnetctl", "lnetd", "lst"];
+pub(crate) const PROGRAMS: [&str; 5] = ["lctl", "lnet-nettest", "lnetctl", "lnetd", "lst"];
 
 /// How each shell names its completions, and where it looks for them below `share`.
 const SHELLS: [(&str, &str, &str); 3] = [
@@ -37,6 +37,16 @@ const SHELLS: [(&str, &str, &str); 3] = [
 /// When a build fails, or a file cannot be written.
 pub(crate) fn dist(root: &Path, options: &Options) -> Result<()> {
     let out = options.out.clone().unwrap_or_else(|| root.join("target/dist"));
+    lay_out(root, &out, "release")?;
+    println!("{}", out.display());
+    Ok(())
+}
+
+/// Builds everything with a profile and lays it out in `out`, as below `/usr`.
+///
+/// # Errors
+/// Those of [`dist`].
+pub(crate) fn lay_out(root: &Path, out: &Path, profile: &str) -> Result<()> {
     let directory = |name: &str| -> Result<PathBuf> {
         let path = out.join(name);
         fs::create_dir_all(&path).with_context(|| format!("cannot make {}", path.display()))?;
@@ -47,7 +57,7 @@ pub(crate) fn dist(root: &Path, options: &Options) -> Result<()> {
     copy(&root.join("lnetd/lnetd.service"), &directory("lib/systemd/system")?)?;
     copy(&root.join("lnetd/grafana/lnet.json"), &directory("share/lnet/grafana")?)?;
     copy(&root.join("lnetctl/wireshark/lnet-xdp.lua"), &directory("share/lnet/wireshark")?)?;
-    for (program, built) in PROGRAMS.into_iter().zip(cargo::build_programs(root, "release", PROGRAMS)?) {
+    for (program, built) in PROGRAMS.into_iter().zip(cargo::build_programs(root, profile, PROGRAMS)?) {
         let path = built.to_str().with_context(|| format!("{} is no text", built.display()))?;
         install(&built, &bin, &directory("lib/debug/usr/bin")?)?;
         let is_tool = program != "lnetd";
@@ -62,7 +72,6 @@ pub(crate) fn dist(root: &Path, options: &Options) -> Result<()> {
             fs::write(&path, script).with_context(|| format!("cannot write {}", path.display()))?;
         }
     }
-    println!("{}", out.display());
     Ok(())
 }
 

@@ -10,6 +10,7 @@ mod dist;
 mod fuzz;
 mod interop;
 mod levels;
+mod package;
 mod run;
 mod setup;
 mod sim;
@@ -55,6 +56,8 @@ enum Verb {
     Cards(cards::Options),
     /// Lay out what is to be installed: programs, man pages, completions, a systemd unit
     Dist(dist::Options),
+    /// Make a package for Debian, lnet-userspace, with cargo-deb
+    Package(package::Options),
     /// Remove what `run --keep` kept and what killed runs left (needs root)
     Clean,
     /// Check format, lints, documentation and house rules, and run all tests that this machine can
@@ -91,6 +94,7 @@ fn dispatch(cli: Cli) -> Result<()> {
         Verb::Setup => {
             setup::ensure(&root)?;
             setup::ensure_test_tools()?;
+            package::ensure_tools(&root)?;
             cards::fetch()
         }
         Verb::BuildEbpf => {
@@ -105,6 +109,7 @@ fn dispatch(cli: Cli) -> Result<()> {
         Verb::Interop(options) => interop::interop(&root, &options),
         Verb::Cards(options) => cards::cards(&root, &options),
         Verb::Dist(options) => dist::dist(&root, &options),
+        Verb::Package(options) => package::package(&root, &options),
         Verb::Clean => run::clean(&root),
         Verb::Test(options) => levels::test(&root, options),
         Verb::Tidy { size: true } => {

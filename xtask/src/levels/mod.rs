@@ -19,7 +19,7 @@ use xtask::command::{say, succeed, words};
 use xtask::privilege::{self, Capability, NETNS_NODES, UNPRIVILEGED};
 
 use crate::cargo::{TEST_FEATURES, build_programs, build_tested, cargo};
-use crate::{bare, build_ebpf, cards, fuzz, run, setup, tidy};
+use crate::{bare, build_ebpf, cards, fuzz, package, run, setup, tidy};
 use cargo_test::{SecondRuns, run_all};
 
 /// Features that need no C toolchain.
@@ -66,6 +66,7 @@ const LEVELS: &[Level] = &[
     // A C++ compiler is needed, which root can install.
     Level { name: "fuzz", needs: &NETNS_NODES, run: |root, _| short_fuzz(root) },
     Level { name: "run", needs: &NETNS_NODES, run: |root, _| short_run(root) },
+    Level { name: "package", needs: &NETNS_NODES, run: |root, _| package::check(root, QUICK) },
     Level { name: CARDS, needs: &NETNS_NODES, run: |root, _| short_cards(root) },
 ];
 
@@ -330,7 +331,9 @@ mod tests {
     #[test]
     fn every_level_that_needs_privileges_says_which() {
         let named = |name: &str| LEVELS.iter().find(|level| level.name == name).unwrap();
-        for name in ["tools", "without io_uring", "other targets", "XDP program", "fuzz", "run", "cards"] {
+        for name in
+            ["tools", "without io_uring", "other targets", "XDP program", "fuzz", "run", "package", "cards"]
+        {
             assert_eq!(named(name).needs, NETNS_NODES);
         }
         for name in ["format", "clippy", "documentation", "tidy", "test hooks", "tests"] {

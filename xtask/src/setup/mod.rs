@@ -204,6 +204,23 @@ pub(crate) fn ensure_test_tools() -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Finds or installs what makes and checks packages, and runs containers of them.
+///
+/// # Errors
+/// Names what is missing, why it could not be installed, and the command that would do it.
+pub(crate) fn ensure_package_tools() -> anyhow::Result<()> {
+    const TOOLS: [(&str, &str); 4] =
+        [("dpkg-shlibdeps", "dpkg-dev"), ("xz", "xz-utils"), ("lintian", "lintian"), ("crun", "crun")];
+    let is_missing = |(tool, _): &&(&str, &str)| find_program(tool).is_none();
+    let missing: Vec<_> = TOOLS.iter().filter(is_missing).map(|(_, package)| *package).collect();
+    if !missing.is_empty() {
+        apt::install(&missing, "packages for Debian, and containers")
+            .context("packages are made and tested on Debian and Ubuntu, with dpkg-dev, lintian and crun")?;
+    }
+    eprintln!("setup: packages with dpkg-dev, lintian, crun");
+    Ok(())
+}
+
 /// Finds or installs what virtual machines are made and run with.
 ///
 /// # Errors
