@@ -186,7 +186,7 @@ fn linked(root: &Path) -> Result<String> {
     }
     let shown = output_of(&mut command)?;
     // A path is of this workspace.
-    let of_others = shown.lines().filter(|line| !line.is_empty() && !line.contains('/'));
+    let of_others = shown.lines().filter(|line| !line.is_empty() && !line.contains("(/"));
     let mut lines: Vec<_> = of_others.collect();
     lines.sort_unstable();
     lines.dedup();
