@@ -497,7 +497,7 @@ pub(super) fn statistics(sum: &stats::Statistics, errors: u64, discovery: &Disco
         discoveries_evicted: discovery.evicted,
         credits_passed_on: sum.credits_passed_on,
         cuts: sum.cuts,
-        cuts_withdrawn: sum.cuts_withdrawn,
+        cuts_slow: sum.cuts_slow,
     }
 }
 

@@ -278,8 +278,8 @@ pub trait Lnd {
     /// that [takes parts](LndFacts::takes_parts) gets a message before all of that is there.
     fn extend(&mut self, _now: Instant, _transmit: &Transmit) {}
 
-    /// The rest of the payload of such a message does not come, or not in time: it ends, and its receiver is
-    /// told as far as that can be done.
+    /// The rest of the payload of such a message does not come: it ends, and its receiver is told as far as
+    /// that can be done.
     fn withdraw(&mut self, _now: Instant, _transmit: &Transmit, _up: &mut impl Uplink) {}
 
     /// When [`Lnd::drive`] wants to be called again even if nothing arrives.

@@ -189,6 +189,11 @@ impl MessageState {
         matches!(self.purpose.budget(), Budget::Response)
     }
 
+    /// Whether some of its payload is to arrive yet: what its LND waits for is not its peer.
+    pub(crate) fn is_partial(&self) -> bool {
+        self.transmit.payload.is_some_and(|span| span.length_bytes < self.transmit.header.payload_length)
+    }
+
     /// Whether it is another node's.
     pub(crate) const fn is_forwarded(&self) -> bool {
         matches!(self.purpose, Purpose::Forward { .. })

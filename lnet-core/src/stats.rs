@@ -140,8 +140,8 @@ pub struct Counters {
     pub routed: Traffic,
     /// Messages of other nodes that began to go on before all of them had arrived.
     pub cuts: u64,
-    /// Messages among them of which the rest did not come in time.
-    pub cuts_withdrawn: u64,
+    /// Messages among them of which the rest did not come soon.
+    pub cuts_slow: u64,
     /// Messages received by the LNDs of this shard; bytes of PUT and REPLY payload that were taken.
     pub received: Traffic,
     /// Messages that could not be sent, or whose fate the LND does not know.

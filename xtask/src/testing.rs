@@ -87,7 +87,7 @@ const OURS_ALONE: [&str; 18] = [
     "discoveries_evicted",
     "credits_passed_on",
     "cuts",
-    "cuts_withdrawn",
+    "cuts_slow",
 ];
 
 /// Whether LNet's own tool prints no such key, or nothing on such a path.

@@ -4,10 +4,10 @@
 //! half has come soon is handed to it, and it is told of more. So a router adds to the time of a message that
 //! of a half, and not of the whole.
 //!
-//! A sender may stop in the middle. Others bear little of it: the message is withdrawn
-//! [soon](super::CUT_PATIENCE), its receiver is told, and for a [while](super::CUT_PAUSE) nothing from that
-//! sender or for that receiver goes on before it is whole. It goes on itself when it is: what was sent of it
-//! before was not the whole, so it is not there twice. The same holds for one that its LND could not send.
+//! A sender may stop in the middle. Others bear little of it: such messages have a quarter of the credits of
+//! a next hop at most, their LND sends others past them, and for a [while](super::CUT_PAUSE) nothing from that
+//! sender or for that next hop goes on before it is whole. Where its LND gives one up, or could not send it,
+//! it goes on when it is whole: no receiver has had all of it, so it is not there twice.
 
 use super::routed::{Inward, Onward, Routed};
 use super::{Choice, Shard};
@@ -17,8 +17,8 @@ use crate::time::Instant;
 
 impl Shard {
     /// A message that an LND has and of which more has arrived, for
-    /// [`Lnd::extend`](crate::lnd::Lnd::extend); with `false` the rest does not come, or not in time, and it
-    /// is for [`Lnd::withdraw`](crate::lnd::Lnd::withdraw).
+    /// [`Lnd::extend`](crate::lnd::Lnd::extend); with `false` the rest does not come, and it is for
+    /// [`Lnd::withdraw`](crate::lnd::Lnd::withdraw).
     pub fn poll_extended(&mut self) -> Option<(&Transmit, bool)> {
         let (tx, comes) = self.routed.pop_told()?;
         Some((self.messages.lent(tx), comes))
@@ -40,10 +40,14 @@ impl Shard {
     fn cut_through(&mut self, now: Instant, slot: u32) {
         let Routed { from, header, .. } = *self.routed.record(slot);
         let path = self.next_hop_of(now, &from, &header).ok();
-        let path = path.filter(|path| self.topology.known_ni(path.ni).facts.takes_parts);
-        let Some((path, peer)) = path.and_then(|path| Some((path, self.acquire_next(&path)?))) else {
+        let Some(path) = path.filter(|path| self.topology.known_ni(path.ni).facts.takes_parts) else {
             return;
         };
+        let credits = self.ni(path.ni).peer_share;
+        if !self.routed.has_cut_for(slot, credits) {
+            return;
+        }
+        let Some(peer) = self.acquire_next(&path) else { return };
         self.launch_on(now, slot, (&path, peer));
         self.settle(now);
     }
@@ -65,28 +69,23 @@ impl Shard {
         }
     }
 
-    /// Whether a message goes on that still arrives, or is to end for that: by another path it goes when all
-    /// is there.
+    /// Whether a message goes on of which some has not arrived: by another path it goes when all is there.
     pub(super) fn is_cut(&self, record: &MessageState) -> bool {
         let Purpose::Forward { routed } = record.purpose else { return false };
-        let Routed { arrival, onward, .. } = self.routed.record(routed);
-        *arrival != Inward::Whole || matches!(onward, Onward::Withdrawn(_))
+        self.routed.record(routed).arrival != Inward::Whole
     }
 
     /// A message of another node that went on has ended.
-    pub(super) fn end_onward(&mut self, now: Instant, slot: u32, status: Status) {
-        match self.routed.end_onward(slot, status) {
-            None => self.end_routed(slot),
-            Some(true) => self.send_on_or_drop(now, slot),
-            Some(false) => {}
+    pub(super) fn end_onward(&mut self, slot: u32, status: Status) {
+        if self.routed.end_onward(slot, status) {
+            self.end_routed(slot);
         }
     }
 
-    /// Ends the messages that go on, and whose rest has not come in time.
-    pub(super) fn withdraw_stalled(&mut self, now: Instant) {
-        while let Some(slot) = self.routed.pop_stalled(now) {
-            self.counters.cuts_withdrawn += 1;
-            self.withdraw_cut(slot);
+    /// Notes which messages go on, and take long to arrive.
+    pub(super) fn note_slow_cuts(&mut self, now: Instant) {
+        while self.routed.pop_slow(now) {
+            self.counters.cuts_slow += 1;
         }
     }
 

@@ -165,8 +165,7 @@ impl Shard {
         if !is_whole {
             self.counters.receive_failures += 1;
             return match onward {
-                Onward::Cut(_) => self.withdraw_cut(slot),
-                Onward::Withdrawn(_) => {}
+                Onward::Cut(_) | Onward::Withdrawn(_) => self.withdraw_cut(slot),
                 Onward::Later | Onward::Ended { .. } => self.end_routed(slot),
             };
         }
@@ -182,8 +181,7 @@ impl Shard {
                 self.settle(now);
             }
             Onward::Cut(tx) => self.extend_cut(now, slot, tx),
-            // Its LND ends it, and then it goes on.
-            Onward::Withdrawn(_) => {}
+            Onward::Withdrawn(_) => unreachable!("a message that failed is whole"),
             Onward::Ended { goes_again: false } => self.end_routed(slot),
         }
     }

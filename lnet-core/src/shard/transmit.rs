@@ -92,7 +92,7 @@ impl Shard {
         while let Some(slot) = self.routed.overdue(now) {
             self.drop_routed(slot, DropReason::RouterFull);
         }
-        self.withdraw_stalled(now);
+        self.note_slow_cuts(now);
         self.wake();
     }
 
@@ -104,7 +104,8 @@ impl Shard {
         let mut next = 0;
         while let Some(record) = self.messages.next_stuck(now, ni, &mut next) {
             let (peer, taken_as) = (record.peer(), record.credit_of);
-            let is_news = !core::mem::replace(&mut record.is_stuck, true);
+            // Its peer is not to blame for what has not arrived here.
+            let is_news = !record.is_partial() && !core::mem::replace(&mut record.is_stuck, true);
             record.credit_of = Turn::Silent;
             self.nis[usize::from(ni.0)].credits.restand(taken_as, Turn::Silent);
             if is_news {
@@ -364,7 +365,7 @@ impl Shard {
             self.peers.get_mut(peer).responses -= u32::from(answers);
             self.peers.release(peer);
             if let Purpose::Forward { routed } = purpose {
-                self.end_onward(now, routed, status);
+                self.end_onward(routed, status);
             }
         }
     }

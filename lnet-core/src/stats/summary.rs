@@ -36,8 +36,8 @@ pub struct Statistics {
     pub routed: Traffic,
     /// Messages of other nodes that began to go on before all of them had arrived.
     pub cuts: u64,
-    /// Messages among them of which the rest did not come in time.
-    pub cuts_withdrawn: u64,
+    /// Messages among them of which the rest did not come soon.
+    pub cuts_slow: u64,
     /// Messages received; bytes of PUT and REPLY payload that were taken.
     pub received: Traffic,
     /// Messages dropped, with the payload they announced.
@@ -65,7 +65,7 @@ impl Statistics {
         self.sent += counters.sent;
         self.routed += counters.routed;
         self.cuts += counters.cuts;
-        self.cuts_withdrawn += counters.cuts_withdrawn;
+        self.cuts_slow += counters.cuts_slow;
         self.received += counters.received;
         self.dropped += counters.dropped();
         self.resends += counters.resends;

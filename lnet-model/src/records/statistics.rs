@@ -76,8 +76,8 @@ counters! {
         credits_passed_on: u64 = "credits_passed_on",
         /// Messages of other nodes that left before they had arrived whole.
         cuts: u64 = "cuts",
-        /// Messages among them whose rest did not come in time.
-        cuts_withdrawn: u64 = "cuts_withdrawn",
+        /// Messages among them whose rest did not come soon.
+        cuts_slow: u64 = "cuts_slow",
     }
 }
 

@@ -87,7 +87,7 @@ impl Xfer {
     /// More of the payload of a message that was submitted is there. Whether the message is known here.
     pub fn extend(&mut self, now: Instant, transmit: &Transmit) -> bool {
         self.sessions.local.now = now;
-        self.sending.extend(transmit.tx, transmit.payload)
+        self.sending.extend(now, transmit.tx, transmit.payload)
     }
 
     /// The rest of the payload of such a message does not come: it ends, and its receiver is told. Whether
@@ -608,6 +608,7 @@ impl Xfer {
             }
         }
         if core::mem::take(&mut sessions.local.starved) {
+            sending.withdraw_oldest(&mut SendContext { sessions, up });
             sending.try_again(sessions);
         }
         let next_sent = sending.follow_streams(&mut SendContext { sessions, up });

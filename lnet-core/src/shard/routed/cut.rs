@@ -16,13 +16,15 @@ use crate::time::Instant;
 pub const CUT_STEP_BYTES: u32 = 64 << 10;
 /// How long the first half of a message takes to arrive at most, if it is to go on before the other one.
 pub const CUT_SOON: Duration = Duration::from_millis(50);
-/// How long the other half may take then: longer than two losses of TCP's in a row.
+/// How long the other half takes then, unless it comes slowly: longer than two losses of TCP's in a row.
 pub const CUT_PATIENCE: Duration = Duration::from_millis(750);
 /// How long messages from a hop, and those for a next hop, go on when they are whole, after one between them
 /// took longer.
 pub const CUT_PAUSE: Duration = Duration::from_secs(60);
 /// Messages for one next hop that go on at once while they arrive: each takes room there.
 pub const CUTS_MAX: u32 = 4;
+/// Credits of a next hop for each of them that may be: others have the rest.
+const CUT_CREDITS: u32 = 4;
 
 /// How far a message has arrived.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,7 +44,7 @@ pub(in crate::shard) enum Onward {
     Later,
     /// The message goes on while it arrives, or went on then.
     Cut(TxId),
-    /// The message went on so, and is to end: the rest does not come, or not in time.
+    /// The message went on so, and is to end: the rest does not come.
     Withdrawn(TxId),
     /// The message went on so, and has ended; whether it goes on once more when it is whole.
     Ended { goes_again: bool },
@@ -78,15 +80,20 @@ impl RoutedMessages {
     }
 
     /// Whether a message of which a step has arrived may go on now: half of it is there and came soon, and
-    /// neither its hop nor its next hop has had one lately that came slowly, nor that too many.
+    /// neither its hop nor its next hop has had one lately that came slowly.
     pub(in crate::shard) fn may_cut(&self, now: Instant, slot: u32) -> bool {
         let Routed { arrived_bytes, begun_at, header, hop, next, .. } = &self.records[slot];
         let pauses = |peer: u32| self.hops[peer as usize].cut_again_at > now;
         arrived_bytes.saturating_mul(2) >= header.payload_length
             && begun_at.is_some_and(|begun_at| now - begun_at <= CUT_SOON)
-            && self.hops[*next as usize].cut_count < CUTS_MAX
             && !pauses(*hop)
             && !pauses(*next)
+    }
+
+    /// Whether the next hop of a message may have one more that goes on while it arrives, of so many credits.
+    pub(in crate::shard) fn has_cut_for(&self, slot: u32, credits: u32) -> bool {
+        let next = self.records[slot].next as usize;
+        self.hops[next].cut_count < CUTS_MAX.min(credits / CUT_CREDITS)
     }
 
     /// Notes that a message goes on under this name while it arrives.
@@ -97,21 +104,24 @@ impl RoutedMessages {
         self.cuts.push_back(&mut self.records, slot);
     }
 
-    /// When the first message that goes on while it arrives is to be there.
+    /// When the first message that goes on while it arrives comes slowly if it is not whole.
     pub(in crate::shard) fn next_cut(&self) -> Option<Instant> {
         self.records.get(self.cuts.first()).map(|routed| routed.deadline)
     }
 
-    /// A message whose rest has not come in time. Its hop and its next hop have none for a while that go on
-    /// before they are whole.
-    pub(in crate::shard) fn pop_stalled(&mut self, now: Instant) -> Option<u32> {
-        let slot =
-            self.next_cut().filter(|due| *due <= now).and_then(|_| self.cuts.pop_front(&mut self.records))?;
-        let Routed { hop, next, .. } = self.records[slot];
-        for peer in [hop, next] {
-            self.hops[peer as usize].cut_again_at = now + CUT_PAUSE;
+    /// Notes a message whose rest has not come soon, if there is one: its hop and its next hop have none for
+    /// a while that go on before they are whole.
+    pub(in crate::shard) fn pop_slow(&mut self, now: Instant) -> bool {
+        if self.next_cut().is_none_or(|due| due > now) {
+            return false;
         }
-        Some(slot)
+        if let Some(slot) = self.cuts.pop_front(&mut self.records) {
+            let Routed { hop, next, .. } = self.records[slot];
+            for peer in [hop, next] {
+                self.hops[peer as usize].cut_again_at = now + CUT_PAUSE;
+            }
+        }
+        true
     }
 
     /// Notes that an LND has put a message in place, or never will. The state of the half that goes on.
@@ -158,26 +168,22 @@ impl RoutedMessages {
         self.told.first() != NONE
     }
 
-    /// The half of a message that goes on has ended, so that no LND has it. Whether the message is to go on
-    /// once more now; `None` if that is all of it. Its receiver cannot have the whole of it, unless that did
-    /// not want it.
-    pub(in crate::shard) fn end_onward(&mut self, slot: u32, status: Status) -> Option<bool> {
+    /// The half of a message that goes on has ended, so that no LND has it. Whether that is all of it: else
+    /// it is to arrive yet. Its receiver cannot have the whole of it then, unless that did not want it.
+    pub(in crate::shard) fn end_onward(&mut self, slot: u32, status: Status) -> bool {
         let Routed { onward, arrival, .. } = self.records[slot];
         if !onward.is_under_way() {
-            return None;
+            return true;
         }
         self.told.discard(&mut self.records, slot);
-        let goes_again = status != Status::Ok;
-        let (onward, goes_on) = match (arrival, onward) {
-            (Inward::Coming, _) => {
-                self.uncount(slot);
-                (Onward::Ended { goes_again }, Some(false))
-            }
-            (Inward::Whole, Onward::Withdrawn(_)) if goes_again => (Onward::Later, Some(true)),
-            (Inward::Whole | Inward::Failed, _) => (Onward::Later, None),
+        let is_over = arrival != Inward::Coming;
+        self.records[slot].onward = if is_over {
+            Onward::Later
+        } else {
+            self.uncount(slot);
+            Onward::Ended { goes_again: status != Status::Ok }
         };
-        self.records[slot].onward = onward;
-        goes_on
+        is_over
     }
 
     /// A message has only one half under way from now on.

@@ -37,6 +37,8 @@ pub(crate) struct Outbound {
     pub(crate) stage: Stage,
     /// Payload bytes before this were put into frames.
     pub(crate) next_offset: u32,
+    /// When more of it was last there.
+    pub(crate) extended_at: Instant,
     /// Whether the first fragment was.
     pub(crate) begun: bool,
     /// Payload bytes before this had been put into frames when it began anew; `None` if it never has.

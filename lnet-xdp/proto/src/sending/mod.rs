@@ -187,6 +187,7 @@ impl SendingSide {
             id: 0,
             stage: Stage::Waiting,
             next_offset: 0,
+            extended_at: now,
             begun: false,
             sent_before_bytes: None,
             first_sent: None,

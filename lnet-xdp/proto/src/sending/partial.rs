@@ -1,14 +1,22 @@
 //! Messages that are sent while they arrive: what is there of them goes, and they wait for the rest.
 //!
 //! A message that waits takes no turn of its stream, and none of the few that are begun at once: others go
-//! past it. Its id stays the oldest for as long, so its sender withdraws one whose rest does not come soon.
+//! past it. Its id stays the oldest for as long: where others wait for ids far behind it, and its rest has
+//! not come for [`PATIENCE`], it is withdrawn.
+
+use core::time::Duration;
 
 use lnet_core::lnd::{Cause, Span, TxId, Uplink};
+use lnet_core::time::Instant;
 use lnet_wire::frame::Kind;
 
-use super::message::Stage;
+use super::message::{Outbound, Stage};
 use super::{SendContext, SendingSide};
-use crate::contract::{Control, NO_TICKET};
+use crate::contract::{Control, NO_TICKET, WINDOW_IDS};
+
+/// How long others wait for an id because a message waits for its rest: longer than two losses of TCP's in a
+/// row.
+const PATIENCE: Duration = Duration::from_millis(750);
 
 impl SendingSide {
     /// The message of this name, if more of it is to come.
@@ -17,10 +25,10 @@ impl SendingSide {
     }
 
     /// More of the payload of a message is there. Whether the message is known.
-    pub(crate) fn extend(&mut self, tx: TxId, payload: Option<Span>) -> bool {
+    pub(crate) fn extend(&mut self, now: Instant, tx: TxId, payload: Option<Span>) -> bool {
         let Some(slot) = self.partial(tx) else { return false };
         let message = &mut self.messages[slot];
-        message.transmit.payload = payload;
+        (message.transmit.payload, message.extended_at) = (payload, now);
         let (stream, goes_on) = (message.stream, message.next_offset < message.there_bytes());
         if !message.is_partial() {
             self.partial.retain(|partial| *partial != slot);
@@ -39,7 +47,27 @@ impl SendingSide {
     /// The rest of a message does not come: its receiver is told, if it may know of it. Whether the message
     /// is known.
     pub(crate) fn withdraw_message(&mut self, tx: TxId, call: &mut SendContext<'_, impl Uplink>) -> bool {
-        let Some(slot) = self.partial(tx) else { return false };
+        let slot = self.partial(tx);
+        slot.into_iter().for_each(|slot| self.withdraw_partial(slot, call));
+        slot.is_some()
+    }
+
+    /// Withdraws the messages that have waited for their rest for long, and behind whose ids others wait.
+    pub(crate) fn withdraw_oldest(&mut self, call: &mut SendContext<'_, impl Uplink>) {
+        let now = call.sessions.local.now;
+        let mut index = 0;
+        while let Some(&slot) = self.partial.get(index) {
+            let Outbound { stage, extended_at, peer, id, .. } = self.messages[slot];
+            let waits = stage == Stage::Awaiting && now - extended_at >= PATIENCE;
+            if waits && self.peers[peer].next_id - id >= WINDOW_IDS / 2 {
+                self.withdraw_partial(slot, call);
+            } else {
+                index += 1;
+            }
+        }
+    }
+
+    fn withdraw_partial(&mut self, slot: u32, call: &mut SendContext<'_, impl Uplink>) {
         let message = &self.messages[slot];
         let (to, id) = ((message.peer, message.shard), message.id);
         // Who has deferred it asks after it, and is answered then.
@@ -49,6 +77,5 @@ impl SendingSide {
         if is_there {
             self.tell(to, Control { kind: Kind::Gone, id, ticket: NO_TICKET }, call.sessions);
         }
-        true
     }
 }

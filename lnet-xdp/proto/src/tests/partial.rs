@@ -137,6 +137,30 @@ fn a_message_that_is_withdrawn_at_once_does_not_begin() {
     }
 }
 
+/// Others wait for an id far behind for a moment: then the message goes that waits for its rest.
+#[test]
+fn others_wait_for_an_id_for_a_moment() {
+    const BATCH: u64 = 200;
+    const BATCHES: u64 = 21;
+    let mut network = network(1);
+    begin(&mut network, PORTAL, 0);
+    network.run(SECOND / 100);
+    for batch in 0..BATCHES {
+        let (now, to) = (network.now, network.nodes[1].nids[0]);
+        for number in 1 + batch * BATCH..=(1 + batch) * BATCH {
+            network.nodes[0].put(now, &to, 0, PORTAL, number, 40);
+        }
+        network.run(SECOND / 100);
+    }
+    assert_eq!(network.nodes[1].arrived().len(), 4095, "ids are used up");
+    network.run(SECOND);
+    let sent = network.nodes[0].sent();
+    assert_eq!(sent[0], (0, WITHDRAWN));
+    assert!(sent[1..].iter().all(|(_, status)| *status == Status::Ok));
+    assert_eq!(network.nodes[1].arrived().len() as u64, 1 + BATCH * BATCHES);
+    network.nodes.iter().for_each(Node::assert_idle);
+}
+
 #[test]
 fn a_message_that_comes_slowly_is_deferred_and_pulled() {
     for is_withdrawn in [false, true] {
