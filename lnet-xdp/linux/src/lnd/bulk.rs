@@ -221,6 +221,7 @@ impl XdpLnd {
         });
         self.counters.frames_sent += 1;
         self.counters.frames_sent_by_socket += 1;
+        self.counters.payload_bytes_copied_out += source.payload_bytes(outgoing);
         frame_bytes
     }
 

@@ -58,6 +58,10 @@ pub struct XdpCounters {
     pub frames_sent: u64,
     /// Sent frames whose payload was not copied: it lies in registered memory.
     pub frames_sent_in_place: u64,
+    /// Bytes of payload that were copied into sent frames.
+    pub payload_bytes_copied_out: u64,
+    /// Bytes of payload that were sent where they lie.
+    pub payload_bytes_in_place: u64,
     /// Sent frames that an NI over rings has handed to a socket beside these.
     pub frames_sent_by_socket: u64,
     /// Frames that were to be sent, and were let go: their next hop was not known, or the device refused.
@@ -143,6 +147,9 @@ impl XdpLnd {
             ("frames let go", frames.frames_let_go),
             ("next hops unasked", frames.hops_unasked),
             ("frames beside rings", frames.frames_sent_by_socket),
+            ("payload bytes copied", recovery.payload_bytes_copied),
+            ("payload bytes copied out", frames.payload_bytes_copied_out),
+            ("payload bytes in place", frames.payload_bytes_in_place),
         ] {
             tell(Counted::Recovery, name, count);
         }

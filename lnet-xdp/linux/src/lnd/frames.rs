@@ -135,6 +135,15 @@ impl<'a> Source<'a> {
         (bytes, payload)
     }
 
+    /// Bytes of payload of a frame.
+    #[inline]
+    pub(super) fn payload_bytes(&self, outgoing: &OutgoingFrame) -> u64 {
+        let Content::Message { payload, bundled, .. } = &outgoing.content else { return 0 };
+        let further = (0..*bundled).map(|index| self.xfer.bundled(index).payload);
+        let spans = further.chain([*payload]).flatten();
+        spans.map(|span| u64::from(span.length_bytes)).sum()
+    }
+
     #[inline]
     fn payload(&self, span: Option<&Span>) -> Fragments<'a> {
         span.map_or_else(Fragments::default, |span| self.memory.fragments(span))

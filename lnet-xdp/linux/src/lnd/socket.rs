@@ -327,6 +327,7 @@ impl XdpLnd {
             frame_bytes
         });
         self.counters.frames_sent += 1;
+        self.counters.payload_bytes_copied_out += source.payload_bytes(outgoing);
         frame_bytes
     }
 

@@ -411,6 +411,7 @@ impl XdpLnd {
         self.push(lane_index, if self.tap.is_on() { payload() } else { &[] });
         self.devices.lanes[lane_index].push_registered(runs);
         self.counters.frames_sent_in_place += 1;
+        self.counters.payload_bytes_in_place += u64::from(span.length_bytes);
     }
 
     /// Sends what a test fault has kept back for long enough.
@@ -432,6 +433,7 @@ impl XdpLnd {
         let source = Source { xfer: &self.xfer, memory };
         let (umem, stock) = self.home.umem_and_stock();
         write_frame(outgoing, path, (umem, &source), stock, &mut self.scratch.sending);
+        self.counters.payload_bytes_copied_out += source.payload_bytes(outgoing);
     }
 
     /// Pushes the frame that was written on a lane with room for it. Captures see `in_place` behind it.
