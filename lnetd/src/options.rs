@@ -121,6 +121,11 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = ROUTER_BUFFERS, value_name = "COUNT",
           value_parser = clap::value_parser!(u32).range(..=1 << 20))]
     router_buffers: u32,
+    /// Memory of nets over rings that router buffers lie in as far as it goes, the large ones first: frames
+    /// leave out of it without a copy. Bytes, also with K, M or G behind, locked from the start, besides
+    /// --memory
+    #[arg(long, value_name = "SIZE", value_parser = size, default_value = "0")]
+    router_memory: u64,
     /// A limit of the node or of each shard, as often as there are some to be set; they are listed below
     #[arg(long, value_name = "NAME=COUNT", value_parser = limits::LimitParser, hide_possible_values = true)]
     limit: Vec<limits::LimitSetting>,
@@ -207,7 +212,8 @@ impl Options {
             .frame_loss_per_million(self.frame_loss)
             .log_refusals(self.log_refusals)
             .limits(Limits { peers: self.peers(&limits)?, ..limits })
-            .router_buffers(self.router_buffers);
+            .router_buffers(self.router_buffers)
+            .registered_bytes(self.router_memory);
         let frames = match self.memory {
             FrameMemory::Auto => auto_frames(&config),
             FrameMemory::Bytes(bytes) => u32::try_from(bytes / u64::from(CHUNK_BYTES))

@@ -2,7 +2,7 @@
 //!
 //! Memory comes in steps, of which each takes a shard a few microseconds, and is provided by the kernel when
 //! a message first lies there. Where rings have registered memory that is free, buffers lie there, the large
-//! ones first: they are sent without a copy.
+//! ones first, and are used before others: they are sent without a copy.
 
 use std::io;
 use std::sync::Arc;
@@ -49,37 +49,67 @@ pub(super) async fn make(core: Arc<Core>, totals: Totals) -> Done {
     Done::Pools { result: result.and(freed) }
 }
 
+/// Bytes of a buffer of a pool.
+fn length_of(pool: PoolKind) -> usize {
+    (pool.page_count() * PAGE_BYTES) as usize
+}
+
+/// Router buffers in memory that the kernel provides when it is used.
+fn mapped_buffers(pool: PoolKind, count: u32) -> io::Result<Vec<Buffer>> {
+    let (count, length_bytes) = (count as usize, length_of(pool));
+    let mut buffers = Vec::with_capacity(count);
+    while buffers.len() < count {
+        let rest = (count - buffers.len()).min(GROUP_BYTES / length_bytes);
+        buffers.extend(Buffer::mapped(rest, length_bytes)?);
+    }
+    Ok(buffers)
+}
+
+/// Gives a shard buffers of a pool; how many are missing then.
+async fn add_buffers(shard: &ShardEnd, pool: PoolKind, buffers: Vec<Buffer>) -> Result<u32, DriverError> {
+    let asked = shard.ask(move |worker| worker.add_router_buffers(pool, buffers)).await;
+    asked.map(|missing| missing[pool as usize]).map_err(|error| driver_error(&error))
+}
+
 impl Core {
     /// Sets how many router buffers there are, and adds those that are missing.
     async fn fill_pools(&self, totals: Totals) -> Result<(), DriverError> {
+        let mut missing = Vec::new();
         for shard in &self.shards {
             let asked = shard.ask(move |worker| worker.set_router_pools(totals)).await;
-            let mut missing = asked.map_err(|error| driver_error(&error))?;
-            for pool in [PoolKind::Large, PoolKind::Small] {
-                while missing[pool as usize] > 0 {
-                    let buffers = self.router_buffers(pool, missing[pool as usize].min(STEP_BUFFERS));
-                    let buffers = buffers.map_err(|error| DriverError {
+            missing.push(asked.map_err(|error| driver_error(&error))?);
+        }
+        for pool in [PoolKind::Large, PoolKind::Small] {
+            let counts: Vec<_> = missing.iter().map(|missing| missing[pool as usize]).collect();
+            let registered = self.registered_buffers(pool, &counts);
+            for (shard, (mut missing, registered)) in
+                self.shards.iter().zip(counts.into_iter().zip(registered))
+            {
+                while missing > registered.len() as u32 {
+                    let count = (missing - registered.len() as u32).min(STEP_BUFFERS);
+                    let buffers = mapped_buffers(pool, count).map_err(|error| DriverError {
                         errno: error.raw_os_error().unwrap_or(Errno::NOMEM.0.into()),
                         message: format!("no memory for router buffers: {error}"),
                     })?;
-                    let asked = shard.ask(move |worker| worker.add_router_buffers(pool, buffers)).await;
-                    missing = asked.map_err(|error| driver_error(&error))?;
+                    missing = add_buffers(shard, pool, buffers).await?;
                 }
+                // Last: a shard uses the buffers first that came last.
+                add_buffers(shard, pool, registered).await?;
             }
         }
         Ok(())
     }
 
-    /// Memory of so many router buffers.
-    fn router_buffers(&self, pool: PoolKind, count: u32) -> io::Result<Vec<Buffer>> {
-        let (count, length_bytes) = (count as usize, (pool.page_count() * PAGE_BYTES) as usize);
-        let registered = (0..count).map_while(|_| self.view.register(length_bytes));
-        let mut buffers: Vec<_> = registered.collect();
-        while buffers.len() < count {
-            let rest = (count - buffers.len()).min(GROUP_BYTES / length_bytes);
-            buffers.extend(Buffer::mapped(rest, length_bytes)?);
+    /// Router buffers in registered memory as far as that goes, at most so many for each shard, in turn.
+    fn registered_buffers(&self, pool: PoolKind, counts: &[u32]) -> Vec<Vec<Buffer>> {
+        let mut buffers: Vec<_> = counts.iter().map(|_| Vec::new()).collect();
+        for turn in 0..counts.iter().copied().max().unwrap_or_default() {
+            for (shard, _) in counts.iter().enumerate().filter(|(_, count)| turn < **count) {
+                let Some(buffer) = self.view.register(length_of(pool)) else { return buffers };
+                buffers[shard].push(buffer);
+            }
         }
-        Ok(buffers)
+        buffers
     }
 
     /// Has all shards give up their router buffers.
