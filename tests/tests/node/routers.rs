@@ -1,26 +1,30 @@
 //! A router between two nodes on nets of other LNDs: payloads arrive as they were sent, and are copied no
 //! more than they must be.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::{Duration, Instant};
 
 use lnet_load::Pattern;
 use lnet_model::pool::PoolKind;
 use lnet_model::route::RouteSpec;
-use lnet_tests::netns::{Interface, Namespace, Netns, Wiring, enter};
+use lnet_tests::netns::{Interface, Namespace, Netns, Wiring, enter, wait_until};
 use lnet_tests::node::{LIMITS, config};
 use lnet_user::api::{Ack, EventQueue, Lnet, QueuedEvent, Target};
 use lnet_user::lnet_core::node::NodeChange;
+use lnet_user::lnet_wire::socklnd::Version;
 use lnet_user::lnet_wire::{Net, NetType, Parameter};
-use lnet_user::node::{LndOptions, NiConfig, XdpMode};
+use lnet_user::node::{Carrier, LndOptions, NiConfig, XdpMode};
 use lnet_user::{
     Buffer, EntrySpec, EventKind, Limits, MdOptions, MdSpec, Nid, Policy, Request, Status, Threshold,
 };
 
+use crate::dialler::{Dialler, Greeting, header, message, privileged as privileged_stream, put};
 use crate::privileged;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const PORTAL: u32 = 41;
+/// Payload of a long message.
+const LONG: usize = 1 << 20;
 
 /// Carrier of the net of one side.
 #[derive(Clone, Copy)]
@@ -58,13 +62,13 @@ struct Routed {
     nids: [Nid; 2],
     router: Lnet,
     // Last: nothing is inside when it goes.
-    _netns: Netns,
+    netns: Netns,
 }
 
-fn start(namespace: &Namespace, nis: Vec<NiConfig>, shards: u32) -> Lnet {
+fn start(namespace: &Namespace, nis: Vec<NiConfig>, shards: u32, registered_bytes: u64) -> Lnet {
     let base = config(namespace, Nid::LO);
     let policies = vec![(PORTAL as u8, Policy::Pin(0))];
-    let mut config = base.nis(nis).shards(shards).policies(policies);
+    let mut config = base.nis(nis).shards(shards).policies(policies).registered_bytes(registered_bytes);
     config = config.limits(Limits { forwards: 1 << 10, ..LIMITS });
     let frames = config.frames_for(2, 4);
     let lnet = enter(namespace, || Lnet::start(&config.frames(Some(frames))).unwrap());
@@ -105,6 +109,12 @@ fn pattern(seed: u64, length: usize) -> Vec<u8> {
 
 impl Routed {
     fn new(sides: [Side; 2], shards: u32, mtus: [u16; 2]) -> Self {
+        Self::with_memory(sides, shards, mtus, 0)
+    }
+
+    /// Nodes whose router has so much memory of its rings for buffers; with some the rings have long messages
+    /// too.
+    fn with_memory(sides: [Side; 2], shards: u32, mtus: [u16; 2], registered_bytes: u64) -> Self {
         let netns = Netns::new(Wiring { rails: 2, queues: 2, ..Wiring::default() });
         let (near, far) = (netns.a(), netns.b());
         for (rail, mtu) in mtus.into_iter().enumerate() {
@@ -116,15 +126,19 @@ impl Routed {
         // Checks are often, and a net is idle after long: the machine may be busy.
         let waits = [(Parameter::AliveRouterCheckInterval, 1), (Parameter::RouterPingTimeout, 20)];
         let waits = waits.map(|(parameter, value)| NodeChange::SetParameter { parameter, value }).to_vec();
-        let own = |rail: usize| sides[rail].ni(rail, &far.interfaces()[rail]);
-        let router = start(far, Vec::new(), shards);
+        let own = |rail: usize| {
+            let ni = sides[rail].ni(rail, &far.interfaces()[rail]);
+            let has_rings = registered_bytes > 0 && sides[rail].mode.is_some();
+            ni.carrier(has_rings.then_some(Carrier::Rings))
+        };
+        let router = start(far, Vec::new(), shards, registered_bytes);
         let pools = PoolKind::ALL.map(|pool| NodeChange::SetPool { pool, buffer_count: 128 });
         let nis = [0, 1].map(|rail| NodeChange::AddNi(own(rail).spec(&router.lnd_defaults())));
         // A node that comes so is a router at once.
         change(&router, [&waits[..], &nis, &[NodeChange::SetRouting { on: true }], &pools].concat());
         let nids = [0, 1].map(|rail| sides[rail].nid(rail, &near.interfaces()[rail]));
         let ends = [0, 1].map(|rail| {
-            let end = start(near, vec![sides[rail].ni(rail, &near.interfaces()[rail])], 2);
+            let end = start(near, vec![sides[rail].ni(rail, &near.interfaces()[rail])], 2, 0);
             let route = RouteSpec::new(sides[1 - rail].net(1 - rail), own(rail).nid);
             change(&end, [waits.clone(), vec![NodeChange::AddRoute(route)]].concat());
             end
@@ -134,7 +148,24 @@ impl Routed {
             assert!(begun.elapsed() < PATIENCE, "routes are up");
             std::thread::sleep(Duration::from_millis(10));
         }
-        Self { ends, nids, router, _netns: netns }
+        Self { ends, nids, router, netns }
+    }
+
+    /// A host of the first net, which is one of `tcp`.
+    fn dialler(&self, number: u8) -> Dialler {
+        let [near, far] = [self.netns.a(), self.netns.b()].map(|side| &side.interfaces()[0]);
+        let [a, b, c, _] = near.ipv4.octets();
+        let address = Ipv4Addr::new(a, b, c, 100 + number);
+        lnet_tests::netns::ip(self.netns.a(), &format!("address add {address}/24 dev {}", near.name));
+        let stream = enter(self.netns.a(), || privileged_stream(address, far.ipv4, 1024).0);
+        let source = Nid::new_ip(TCP.net(0), address.into()).unwrap();
+        Dialler::connected(stream, Greeting::new(source, TCP.nid(0, far)))
+    }
+
+    /// The half of a long Put to the other net comes from a host.
+    fn begin(&self, host: &mut Dialler, match_bits: u64, bytes: &[u8]) {
+        let header = header(host.greeting.source, self.nids[1], LONG as u32, put(PORTAL as u32, match_bits));
+        host.say(&[message(Version::V3, &header), bytes[..LONG / 2].to_vec()].concat());
     }
 
     /// Puts and Gets of an end at the other one, so many at once.
@@ -161,6 +192,7 @@ impl Routed {
         for _ in 0..count {
             let put = next(&mut arrived, EventKind::Put);
             let number = put.event.match_bits().unwrap();
+            assert_eq!(put.event.status(), Status::Ok, "{:?}, {:?} slow", put.event, self.cuts());
             assert!(put.payload() == Some(&pattern(number, length)), "{length} bytes, Put {number}");
             last(&mut ends);
         }
@@ -199,11 +231,19 @@ impl Routed {
 
     /// Sum of what the router's shards have counted under this name.
     fn counted(&self, name: &'static str) -> u64 {
-        self.router
-            .shards()
-            .map(|shard| shard.run(move |worker| worker.counted(name)).unwrap().unwrap())
-            .sum()
+        counted(&self.router, name)
     }
+
+    /// Messages that went on before they were whole, and those of them that did not come in time.
+    fn cuts(&self) -> [u64; 2] {
+        let counters = self.router.shards().map(|shard| shard.counters().unwrap());
+        counters.fold([0; 2], |[cuts, slow], counters| [cuts + counters.cuts, slow + counters.cuts_slow])
+    }
+}
+
+/// Sum of what the shards of a node have counted under this name.
+fn counted(lnet: &Lnet, name: &'static str) -> u64 {
+    lnet.shards().map(|shard| shard.run(move |worker| worker.counted(name)).unwrap().unwrap()).sum()
 }
 
 /// Long payloads are received by the kernel into the router's buffers, and sent out of them.
@@ -265,5 +305,99 @@ fn a_side_may_have_ipv6() {
         [large(xdp(XdpMode::Socket)), large(TCP)],
     ] {
         Routed::new(sides, 2, [1500, 1500]).exchange_all();
+    }
+}
+
+/// A source that says half of a message, and the rest when the other end has that.
+#[test]
+fn half_of_a_message_arrives_before_the_rest_is_sent() {
+    if !privileged() {
+        return;
+    }
+    for (mode, shards) in [(XdpMode::Socket, 1), (XdpMode::Native, 1), (XdpMode::Native, 4)] {
+        let routed = Routed::new([TCP, xdp(mode)], shards, [1500, 1500]);
+        let there = routed.ends[1].shard(0).unwrap();
+        let mut arrived = there.create_event_queue(16).unwrap();
+        let mut host = routed.dialler(0);
+        let bytes = pattern(7, LONG);
+        let spec = MdSpec::new(LONG as u64, Threshold::Count(1), MdOptions::PUT, arrived.handle());
+        there.attach(&EntrySpec::new(PORTAL, 7), &spec, Buffer::zeroed(LONG)).unwrap().detach();
+        let before = counted(&routed.ends[1], "taken");
+        routed.begin(&mut host, 7, &bytes);
+        let half_frames = (LONG / 2 / 1500) as u64;
+        wait_until("the other end has half of it", PATIENCE, || {
+            counted(&routed.ends[1], "taken") - before > half_frames
+        });
+        host.say(&bytes[LONG / 2..]);
+        let put = next(&mut arrived, EventKind::Put);
+        assert_eq!(put.event.status(), Status::Ok);
+        assert!(put.payload() == Some(&bytes[..]));
+        assert_eq!(routed.cuts()[0], 1);
+        // All of it has passed by then.
+        wait_until("buffers are free", PATIENCE, || {
+            let shards = routed.router.shards();
+            let pools = shards.flat_map(|shard| shard.run(|worker| worker.shard().router_pools()).unwrap());
+            pools.into_iter().all(|pool| pool.credits == i64::from(pool.buffers))
+        });
+    }
+}
+
+/// Sources that stop in the middle: others pass, and nothing of theirs stays at the other end.
+#[test]
+fn sources_that_stop_hold_up_no_other() {
+    if !privileged() {
+        return;
+    }
+    let routed = Routed::new([TCP, xdp(XdpMode::Native)], 1, [1500, 1500]);
+    let bytes = pattern(7, LONG);
+    let mut hosts: Vec<_> = (0..8).map(|number| routed.dialler(number)).collect();
+    let there = routed.ends[1].shard(0).unwrap();
+    let mut arrived = there.create_event_queue(64).unwrap();
+    for number in 0..8 {
+        let spec = MdSpec::new(LONG as u64, Threshold::Count(1), MdOptions::PUT, arrived.handle());
+        there.attach(&EntrySpec::new(PORTAL, 1000 + number), &spec, Buffer::zeroed(LONG)).unwrap().detach();
+    }
+    for (host, number) in hosts.iter_mut().zip(0..) {
+        routed.begin(host, 1000 + number, &bytes);
+    }
+    wait_until("one is slow", PATIENCE, || routed.cuts()[1] > 0);
+    let begun = Instant::now();
+    for (length, count) in [(64, 40), (LONG, 12)] {
+        routed.exchange(0, length, count);
+    }
+    assert!(begun.elapsed() < PATIENCE / 2, "{:?}", begun.elapsed());
+    drop(hosts);
+    let failed = next(&mut arrived, EventKind::Put);
+    assert_ne!(failed.event.status(), Status::Ok);
+    routed.exchange_all();
+    wait_until("nothing arrives at the other end", PATIENCE, || {
+        let mut shards = routed.ends[1].shards();
+        shards.all(|shard| {
+            shard.run(|worker| worker.xdp().map_or(0, |lnd| lnd.transfer_usage().incoming)).unwrap() == 0
+        })
+    });
+}
+
+/// Frames are copied once, into a buffer, and leave it without a copy; from `tcp` the kernel puts it there.
+#[test]
+fn buffers_in_the_memory_of_rings_spare_a_copy() {
+    if !privileged() {
+        return;
+    }
+    const COUNT: u64 = 12;
+    for first in [TCP, xdp(XdpMode::Native)] {
+        for shards in [1, 3] {
+            let sides = [first, xdp(XdpMode::Native)];
+            let routed = Routed::with_memory(sides, shards, [9000, 9000], 72 << 20);
+            routed.exchange(0, LONG, COUNT);
+            let bytes = COUNT * LONG as u64;
+            let names = ["payload bytes in place", "payload bytes copied out", "payload bytes copied"];
+            let [in_place, copied_out, copied] = names.map(|name| routed.counted(name));
+            assert!(in_place > bytes * 9 / 10 && in_place < bytes * 3, "{in_place} of {bytes}");
+            // Gets come the other way, and leave by `tcp` or, as Puts do, in place.
+            assert!(copied_out < bytes / 8, "{copied_out} of {bytes}");
+            let arrive = if first.mode.is_some() { 2 * bytes } else { bytes };
+            assert!((arrive..arrive + bytes / 8).contains(&copied), "{copied} of {arrive}");
+        }
     }
 }
