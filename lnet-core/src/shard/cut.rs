@@ -4,10 +4,10 @@
 //! half has come soon is handed to it, and it is told of more. So a router adds to the time of a message that
 //! of a half, and not of the whole.
 //!
-//! A sender may stop in the middle. Others bear little of it: such messages have a quarter of the credits of
-//! a next hop at most, their LND sends others past them, and for a [while](super::CUT_PAUSE) nothing from that
-//! sender or for that next hop goes on before it is whole. Where its LND gives one up, or could not send it,
-//! it goes on when it is whole: no receiver has had all of it, so it is not there twice.
+//! A sender may stop in the middle. Others bear little of it: such messages have a quarter of the credits
+//! of a next hop at most, their LND sends others past them, and for a [while](super::CUT_PAUSE) nothing
+//! from that sender or for that next hop goes on before it is whole. Where its LND gives one up, or could
+//! not send it, it goes on when it is whole: no receiver has had all of it, so it is not there twice.
 
 use super::routed::{Inward, Onward, Routed};
 use super::{Choice, Shard};
