@@ -74,13 +74,13 @@ pub(crate) fn build_tested<const N: usize>(root: &Path, names: [&str; N]) -> Res
     build(root, &mut command, names)
 }
 
-/// Builds an example, unoptimized, and gives its path.
+/// Builds an example with a profile, and gives its path.
 ///
 /// # Errors
 /// Builds as [`build_binary`] does.
-pub(crate) fn build_example(root: &Path, package: &str, example: &str) -> Result<PathBuf> {
+pub(crate) fn build_example(root: &Path, profile: &str, package: &str, example: &str) -> Result<PathBuf> {
     let mut command = cargo(root);
-    command.args(["build", "--package", package, "--example", example]);
+    command.args(["build", "--profile", profile, "--package", package, "--example", example]);
     build(root, &mut command, [example]).map(|[path]| path)
 }
 

@@ -80,7 +80,7 @@ pub(crate) fn cards(root: &Path, options: &Options) -> Result<()> {
     privilege::require("cards", &privilege::NETNS_NODES)?;
     setup::ensure_machine_tools()?;
     let mut programs = programs(root)?;
-    programs.push(cargo::build_example(root, "lnet-user", "request_reply")?);
+    programs.push(cargo::build_example(root, "dev", "lnet-user", "request_reply")?);
     let qemu = Qemu::newer(&cache)?;
     let mut lab = Lab::open(root, cache, qemu, (&programs, true))?;
     let is_due = |cell: &&Cell| options.again || outcomes.of(&cell.to_string()).is_none();

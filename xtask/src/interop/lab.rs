@@ -1,20 +1,21 @@
 //! The lab: virtual machines with kernel LNet, and our daemon in a network namespace beside them.
 
 use std::fmt::Write as _;
-use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::process::{Child, Command};
+use std::rc::Rc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use xtask::command::{output, output_of, say};
+
+use super::host::{Host, PATIENCE, Programs, add_last_lines, within};
+use super::{Site, selftest};
 
 /// Our network namespace, and its addresses.
 const NAMESPACE: &str = "lnet-interop";
 pub(super) const OURS: &str = "10.77.0.50@tcp";
 pub(super) const OURS_LARGE: &str = "fd77::50@tcp";
-/// How long a command may take to come true.
-const PATIENCE: Duration = Duration::from_secs(60);
 /// CPUs of a kernel node. With one, QEMU before 8.1 leaves out the guest's memory barriers where it emulates
 /// the CPU (its commit c914d46d). Most likely that is why a NIC stood still once in some minutes: a virtio
 /// device can miss a notification without them.
@@ -29,6 +30,8 @@ pub(super) struct Needs {
     pub(super) large: bool,
     /// MTU of their interfaces.
     pub(super) mtu_bytes: u16,
+    /// Memory of each, in MiB.
+    pub(super) memory_mib: u16,
     /// Options of their modules.
     pub(super) options: &'static str,
     /// The nets of each kernel node and of our daemon, with the interfaces of their NIs.
@@ -47,22 +50,12 @@ impl Silence {
     pub(super) const ALL: [Self; 3] = [Self::FromKernel, Self::FromUs, Self::Both];
 }
 
-/// Our programs.
-pub(super) struct Programs {
-    pub(super) daemon: PathBuf,
-    pub(super) tool: PathBuf,
-    pub(super) console: PathBuf,
-    /// Tells of the first PUT to an entry that names its sender.
-    pub(super) witness: PathBuf,
-}
-
 pub(super) struct Lab {
     program: PathBuf,
-    ours: Programs,
-    socket: PathBuf,
-    /// What our daemon says.
-    log: PathBuf,
-    child: Option<Child>,
+    ours: Rc<Programs>,
+    /// Our daemon, and those in further namespaces.
+    host: Rc<Host>,
+    joined: Vec<Rc<Host>>,
     has: Option<Needs>,
 }
 
@@ -70,9 +63,9 @@ impl Lab {
     pub(super) fn open(directory: &Path, ours: Programs) -> Result<Self> {
         let program = directory.join("lab");
         let program = program.canonicalize().with_context(|| format!("no lab at {}", program.display()))?;
-        let socket = std::env::temp_dir().join(format!("lnet-interop-{}.sock", std::process::id()));
-        let log = socket.with_extension("log");
-        let lab = Self { program, ours, socket, log, child: None, has: None };
+        let ours = Rc::new(ours);
+        let host = Rc::new(Host::new(NAMESPACE, Rc::clone(&ours)));
+        let lab = Self { program, ours, host, joined: Vec::new(), has: None };
         lab.lab(["down"])?;
         Ok(lab)
     }
@@ -81,29 +74,12 @@ impl Lab {
         output(&self.program.to_string_lossy(), arguments)
     }
 
-    /// Has the kernel nodes be as they are needed; anew, if they are not.
-    pub(super) fn prepare(&mut self, needs: Needs) -> Result<()> {
-        if self.has == Some(needs) {
-            return Ok(());
-        }
-        self.lab(["down"])?;
-        self.has = None;
-        for node in 1..=needs.nodes {
-            self.up(node, needs)?;
-        }
-        let mtu = needs.mtu_bytes.to_string();
-        // Its leg of the bridge has the MTU as well.
-        let join = ["join", NAMESPACE, "10.77.0.50,fd77::50", "10.78.0.50"];
-        output_of(Command::new(&self.program).args(join).env("MTU", &mtu))?;
-        output("ip", ["-n", NAMESPACE, "link", "set", "eth0", "mtu", &mtu])?;
-        self.has = Some(needs);
-        Ok(())
-    }
-
     /// Boots a kernel node, and configures it.
     fn up(&self, node: u8, needs: Needs) -> Result<()> {
         let mut up = Command::new(&self.program);
-        up.args(["up", "--cpus", CPUS, &node.to_string()]).args(needs.options.split_whitespace());
+        let (memory_mib, node_number) = (needs.memory_mib.to_string(), node.to_string());
+        up.args(["up", "--mem", &memory_mib, "--cpus", CPUS, &node_number]);
+        up.args(needs.options.split_whitespace());
         output_of(up.env("MTU", needs.mtu_bytes.to_string()))?;
         self.configure(node, needs)
     }
@@ -115,11 +91,6 @@ impl Lab {
             let _ = write!(words, " && lnetctl net add --net {net} --if {interfaces}");
         }
         self.on(node, &words).map(drop)
-    }
-
-    /// Has the next case begin with nodes that are booted anew.
-    pub(super) fn forget(&mut self) {
-        self.has = None;
     }
 
     fn has(&self) -> Result<Needs> {
@@ -179,13 +150,24 @@ impl Lab {
 
     /// Does something again and again, until it succeeds or this time is over.
     pub(super) fn within<T>(&self, limit: Duration, what: impl Fn() -> Result<T>) -> Result<T> {
-        let begun = Instant::now();
-        loop {
-            match what() {
-                Err(_) if begun.elapsed() < limit => std::thread::sleep(Duration::from_millis(300)),
-                ended => return ended,
-            }
+        within(limit, what)
+    }
+
+    /// A further network namespace with these addresses, for a daemon of ours; the same one for the same name
+    /// while the kernel nodes are up.
+    pub(super) fn join(&mut self, name: &'static str, addresses: [&str; 2]) -> Result<Rc<Host>> {
+        if let Some(host) = self.joined.iter().find(|host| host.namespace() == name) {
+            return Ok(Rc::clone(host));
         }
+        self.lab(["join", name, addresses[0], addresses[1]])?;
+        let host = Rc::new(Host::new(name, Rc::clone(&self.ours)));
+        self.joined.push(Rc::clone(&host));
+        Ok(host)
+    }
+
+    /// Our daemon.
+    pub(super) fn host(&self) -> Rc<Host> {
+        Rc::clone(&self.host)
     }
 
     /// Starts our daemon with these options, and gives it its NIs with those.
@@ -198,43 +180,28 @@ impl Lab {
     }
 
     /// Starts our daemon with these options, and with no NI but the loopback one.
-    pub(super) fn start_bare_daemon(&mut self, options: &[&str]) -> Result<()> {
-        self.stop_daemon();
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", NAMESPACE]).arg(&self.ours.daemon).arg("--socket").arg(&self.socket);
-        let log = File::create(&self.log).with_context(|| format!("cannot write {}", self.log.display()))?;
-        command.args(options).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
-        self.child = Some(command.spawn().context("lnetd does not start")?);
-        let has = self.has()?;
-        let configure: &[&str] = if has.large { &["--large"] } else { &[] };
-        self.until(|| self.tool(&[&["lnet", "configure"], configure].concat())).map(drop)
+    pub(super) fn start_bare_daemon(&self, options: &[&str]) -> Result<()> {
+        self.host.start(options, self.has()?.large)
     }
 
     /// Kills our daemon: it says no farewell.
-    pub(super) fn kill_daemon(&mut self) -> Result<()> {
-        let mut child = self.child.take().context("the daemon runs")?;
-        child.kill().and_then(|()| child.wait()).context("the daemon is not killed")?;
-        Ok(())
+    pub(super) fn kill_daemon(&self) -> Result<()> {
+        self.host.kill()
     }
 
     /// Ends our daemon, if it runs.
-    pub(super) fn stop_daemon(&mut self) {
-        if let Some(mut child) = self.child.take() {
-            // The child is gone if this fails.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+    pub(super) fn stop_daemon(&self) {
+        self.host.stop();
     }
 
     /// Runs our `lnetctl`.
     pub(super) fn tool(&self, words: &[&str]) -> Result<String> {
-        let socket = self.socket.to_string_lossy();
-        output(&self.ours.tool.to_string_lossy(), ["--socket", &*socket].iter().chain(words))
+        self.host.tool(words)
     }
 
     /// The words that begin a command of our console.
     pub(super) fn console(&self) -> String {
-        format!("{} --socket {}", self.ours.console.display(), self.socket.display())
+        self.host.console()
     }
 
     /// Runs a shell command beside our daemon.
@@ -249,27 +216,43 @@ impl Lab {
 
     /// Runs a program in our namespace.
     pub(super) fn here(&self, words: &[&str]) -> Result<String> {
-        output("ip", ["netns", "exec", NAMESPACE].iter().chain(words))
+        self.host.here(words)
     }
 
     /// Starts a node of ours beside no daemon, with an entry at a portal that names the kernel node by a NID;
     /// what it prints can be read.
-    pub(super) fn witness(&mut self, nid: &str, portal: &str, nis: &[&str]) -> Result<Child> {
-        self.stop_daemon();
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", NAMESPACE]).arg(&self.ours.witness).args([nid, portal]).args(nis);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        command.spawn().context("the witness does not start")
+    pub(super) fn witness(&self, nid: &str, portal: &str, nis: &[&str]) -> Result<Child> {
+        self.host.witness(nid, portal, nis)
     }
 
-    /// What the kernel nodes are.
-    pub(super) fn kernel_version(&self) -> Result<String> {
-        let version = self.on(1, "modinfo -F version lnet 2>/dev/null; uname -r")?;
-        Ok(format!("Lustre's LNet, {}", version.split_whitespace().collect::<Vec<_>>().join(", Linux ")))
+    fn log(&self, node: u8) -> Result<String> {
+        self.lab(["log", &node.to_string()])
+    }
+}
+
+impl Site for Lab {
+    type Needs = Needs;
+
+    fn prepare(&mut self, needs: Needs) -> Result<()> {
+        if self.has == Some(needs) {
+            return Ok(());
+        }
+        self.joined.clear();
+        self.lab(["down"])?;
+        self.has = None;
+        for node in 1..=needs.nodes {
+            self.up(node, needs)?;
+        }
+        let mtu = needs.mtu_bytes.to_string();
+        // Its leg of the bridge has the MTU as well.
+        let join = ["join", NAMESPACE, "10.77.0.50,fd77::50", "10.78.0.50"];
+        output_of(Command::new(&self.program).args(join).env("MTU", &mtu))?;
+        self.here(&["ip", "link", "set", "eth0", "mtu", &mtu])?;
+        self.has = Some(needs);
+        Ok(())
     }
 
-    /// Whether all kernel nodes live, and none has complained.
-    pub(super) fn check(&self) -> Result<()> {
+    fn check(&self) -> Result<()> {
         for node in 1..=self.has.map_or(0, |has| has.nodes) {
             self.lab(["alive", &node.to_string()])?;
             let log = self.log(node)?;
@@ -283,42 +266,49 @@ impl Lab {
         Ok(())
     }
 
-    fn log(&self, node: u8) -> Result<String> {
-        self.lab(["log", &node.to_string()])
-    }
-
-    /// What all nodes have said last, and how our daemon's connections stand.
-    pub(super) fn last_words(&self) -> String {
+    fn last_words(&self) -> String {
         let mut words = String::new();
         for node in 1..=self.has.map_or(0, |has| has.nodes) {
             add_last_lines(&mut words, &format!("kernel node {node}"), &self.log(node).unwrap_or_default());
         }
-        add_last_lines(&mut words, "our daemon", &std::fs::read_to_string(&self.log).unwrap_or_default());
-        // A daemon that has ended tells nothing.
-        add_last_lines(&mut words, "sockets", &self.here(&["ss", "-tinm"]).unwrap_or_default());
-        words += &self.tool(&["frames", "show"]).unwrap_or_default();
+        for host in [&self.host].into_iter().chain(&self.joined) {
+            words += &host.last_words();
+        }
         words
+    }
+
+    fn forget(&mut self) {
+        self.has = None;
+    }
+
+    fn stop(&self) {
+        [&self.host].into_iter().chain(&self.joined).for_each(|host| host.stop());
+    }
+
+    fn peers(&self) -> Result<String> {
+        let version = self.on(1, "modinfo -F version lnet 2>/dev/null; uname -r")?;
+        let version = version.split_whitespace().collect::<Vec<_>>().join(", Linux ");
+        Ok(format!("virtual machines of {CPUS} CPUs with Lustre's LNet, {version}"))
+    }
+
+    fn notes() -> String {
+        format!(
+            "\nKernel nodes' requests of LNet selftest have {} s, {} s in the cases of kills: one that expires ends its unit of the test, and what comes \
+             for it later is not counted. While a link is down all units may wait for it, since a kernel node may go on choosing a rail whose far link is \
+             down ([multi-rail.md](multi-rail.md), *With kernel nodes*): what the other rail carries is bulk data that begins meanwhile.\n\n\
+             LNet selftest (`lst`) has no case with large NIDs: its messages name nodes by NIDs of 8 bytes, and kernel nodes \
+             run no tests between IPv6 NIDs among themselves either.\n",
+            selftest::PATIENT.as_secs(),
+            selftest::HASTY.as_secs()
+        )
     }
 }
 
 impl Drop for Lab {
     fn drop(&mut self) {
-        self.stop_daemon();
+        self.stop();
         // What is left is told by the next run.
         let _ = self.lab(["down"]);
-        for file in [&self.socket, &self.log] {
-            let _ = std::fs::remove_file(file);
-        }
-    }
-}
-
-/// Lines of each log that are shown of a failed case.
-const LAST_LINES: usize = 20;
-
-fn add_last_lines(words: &mut String, of: &str, log: &str) {
-    let lines: Vec<_> = log.lines().collect();
-    for line in &lines[lines.len().saturating_sub(LAST_LINES)..] {
-        let _ = writeln!(words, "  {of}: {line}");
     }
 }
 

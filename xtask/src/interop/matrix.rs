@@ -5,23 +5,15 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 
 use super::lab::{Lab, Needs, OURS, OURS_LARGE};
-use super::{checksums, claims, rails, routing, selftest, trees};
+use super::{Case, bridge, checksums, claims, gateways, rails, reference, routing, selftest, trees};
 
 /// How often a node is killed.
 pub(super) const LIVES: u32 = 5;
 pub(super) const KERNEL: &str = "10.77.0.11@tcp";
 const KERNEL_LARGE: &str = "fd77::11@tcp";
 
-/// One case.
-pub(super) struct Case {
-    pub(super) name: &'static str,
-    pub(super) what: &'static str,
-    pub(super) needs: Needs,
-    /// What was found that is worth telling.
-    pub(super) run: fn(&mut Lab) -> Result<String>,
-}
-
-const ONE: Needs = Needs { nodes: 1, large: false, mtu_bytes: 1500, options: "", nets: &[("tcp", "eth0")] };
+const ONE: Needs =
+    Needs { nodes: 1, large: false, mtu_bytes: 1500, memory_mib: 384, options: "", nets: &[("tcp", "eth0")] };
 const TWO: Needs = Needs { nodes: 2, ..ONE };
 const LARGE: Needs = Needs { large: true, ..ONE };
 const JUMBO: Needs = Needs { mtu_bytes: 9000, ..ONE };
@@ -30,10 +22,15 @@ const CHECKSUMS: Needs = Needs { options: "ksocklnd.enable_csum=1", ..ONE };
 const RAILS: Needs = Needs { nets: &[("tcp", "eth0"), ("tcp1", "eth1")], ..ONE };
 /// Two nodes that are configured by the case.
 const ROUTED: Needs = Needs { options: routing::CHECKS, nets: &[], ..TWO };
+const ROUTED_JUMBO: Needs = Needs { mtu_bytes: 9000, ..ROUTED };
+/// One kernel node, whose routers are ours.
+const GATEWAYS: Needs = Needs { nodes: 1, ..ROUTED };
+/// The second one is a router, with room for its buffers.
+const KERNEL_ROUTER: Needs = Needs { options: routing::CHECKS_AND_BUFFERS, memory_mib: 640, ..ROUTED };
 /// One net, with two NIs.
 const SQUARE: Needs = Needs { nets: &[("tcp", "eth0,eth1")], ..ONE };
 
-pub(super) const CASES: &[Case] = &[
+pub(super) const CASES: &[Case<Lab>] = &[
     Case { name: "ping", what: "each pings the other", needs: ONE, run: ping },
     Case {
         name: "discovery",
@@ -87,6 +84,60 @@ pub(super) const CASES: &[Case] = &[
                pings and bulk data, fully checked, in both directions; then routing goes off, and on again",
         needs: ROUTED,
         run: routing::router,
+    },
+    Case {
+        name: "router, end node",
+        what: "the same, while the router is a server and a client of tests too",
+        needs: ROUTED,
+        run: routing::end_node,
+    },
+    Case {
+        name: "router, routes",
+        what: "tests 222 to 225 of the reference's suite: states of the routes of two kernel nodes, and of our router's NIs, as \
+               routes come on one end, then on both, and go on one",
+        needs: ROUTED,
+        run: reference::routes,
+    },
+    Case {
+        name: "router, load",
+        what: "tests 221, 227 and 228 of the reference's suite: load without discovery, and with all peers at half their \
+               health; a far end that is dead",
+        needs: ROUTED,
+        run: reference::load,
+    },
+    Case {
+        name: "router, MTUs",
+        what: "the same with an MTU of 9000 on one net, and of 1500 on the other",
+        needs: ROUTED_JUMBO,
+        run: routing::mtus,
+    },
+    Case {
+        name: "router to xdp",
+        what: "a kernel node and one of ours over xdp reach each other through our daemon with one shard and with four: pings \
+               and bulk data, fully checked, in both directions, by the console of either; the router has an NI of net type \
+               xdp as well",
+        needs: GATEWAYS,
+        run: bridge::to_xdp,
+    },
+    Case {
+        name: "routers, killed",
+        what: "a kernel node and one of ours reach each other through two of our daemons; one is killed under bulk data and \
+               comes back, five times, by the console of either in turn",
+        needs: GATEWAYS,
+        run: gateways::killed,
+    },
+    Case {
+        name: "routers, off and on",
+        what: "the same, and routing goes off and on at one of them under bulk data, by the console of either",
+        needs: GATEWAYS,
+        run: gateways::off_and_on,
+    },
+    Case {
+        name: "kernel router",
+        what: "our daemon is behind a kernel node that routes, another kernel node on the other side: the same tests, by \
+               the console of either",
+        needs: KERNEL_ROUTER,
+        run: bridge::behind_kernel,
     },
     Case { name: "lst, our console", what: "the same", needs: ONE, run: selftest::our_console },
     Case {

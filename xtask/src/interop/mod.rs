@@ -1,13 +1,18 @@
 //! `cargo xtask interop`: our daemon and kernel nodes, in virtual machines, as peers; without these, what
 //! kernel nodes said once.
 
+mod bridge;
 mod checksums;
 mod claims;
+mod filesystem;
+mod gateways;
+mod host;
 mod hostile;
 mod lab;
 mod ledger;
 mod matrix;
 mod rails;
+mod reference;
 mod routing;
 mod selftest;
 mod trees;
@@ -21,8 +26,10 @@ use anyhow::{Context, Result, ensure};
 use xtask::command::{output, say, succeed};
 
 use crate::cargo;
-use lab::{Lab, Programs};
-use matrix::{CASES, Case};
+use filesystem::FileSystem;
+use host::Programs;
+use lab::Lab;
+use matrix::CASES;
 
 /// What is to be run.
 #[derive(Debug, clap::Args)]
@@ -30,23 +37,65 @@ use matrix::{CASES, Case};
   cargo xtask interop
   cargo xtask interop --lab ../lab
   cargo xtask interop --lab ../lab --only killed
-  cargo xtask interop --lab ../lab --out docs/interop.md")]
+  cargo xtask interop --lab ../lab --out docs/interop.md
+  cargo xtask interop --fslab ../fslab")]
 pub(crate) struct Options {
     /// Directory of the lab: its program `lab` boots kernel nodes (needs root and QEMU); without it captures
     /// of kernel nodes are played to the protocol, and to a live daemon in namespaces (needs root)
-    #[arg(long, value_name = "DIR")]
+    #[arg(long, value_name = "DIR", group = "site")]
     lab: Option<PathBuf>,
+    /// Directory of a lab with a file system: its program `fs` boots a Lustre server and clients, which our
+    /// daemons route between (needs root and QEMU)
+    #[arg(long, value_name = "DIR", group = "site")]
+    fslab: Option<PathBuf>,
     /// Only the cases whose name has this in it
-    #[arg(long, value_name = "TEXT", default_value = "", requires = "lab")]
+    #[arg(long, value_name = "TEXT", default_value = "", requires = "site")]
     only: String,
     /// Where the report goes, besides standard output
-    #[arg(long, value_name = "FILE", requires = "lab")]
+    #[arg(long, value_name = "FILE", requires = "site")]
     out: Option<PathBuf>,
+}
+
+/// Kernel nodes, and our daemons beside them.
+trait Site {
+    /// What a case needs of the kernel nodes.
+    type Needs: Copy;
+
+    /// Has the kernel nodes be as they are needed; anew, if they are not.
+    fn prepare(&mut self, needs: Self::Needs) -> Result<()>;
+
+    /// Fails unless all kernel nodes live, and none has complained.
+    fn check(&self) -> Result<()>;
+
+    /// What all nodes have said last, and how the connections of our daemons stand.
+    fn last_words(&self) -> String;
+
+    /// Has the next case begin with nodes that are booted anew.
+    fn forget(&mut self);
+
+    /// Ends our daemons.
+    fn stop(&self);
+
+    /// What the kernel nodes are.
+    fn peers(&self) -> Result<String>;
+
+    /// What a reader of the report wants to know besides.
+    fn notes() -> String;
+}
+
+/// One case.
+struct Case<S: Site> {
+    name: &'static str,
+    what: &'static str,
+    needs: S::Needs,
+    /// What was found that is worth telling.
+    run: fn(&mut S) -> Result<String>,
 }
 
 /// What came of a case.
 struct Outcome {
-    case: &'static Case,
+    name: &'static str,
+    what: &'static str,
     result: Result<String>,
     took: Duration,
 }
@@ -56,30 +105,48 @@ struct Outcome {
 /// # Errors
 /// When the lab does not work, a build fails, or a case does.
 pub(crate) fn interop(root: &Path, options: &Options) -> Result<()> {
-    let Some(directory) = &options.lab else {
+    if let Some(directory) = &options.lab {
+        play(options, CASES, || Lab::open(directory, programs(root)?))
+    } else if let Some(directory) = &options.fslab {
+        play(options, filesystem::CASES, || FileSystem::open(directory, programs(root)?))
+    } else {
         let test = ["test", "--package", "lnet-tests", "--test"];
         succeed(cargo::cargo(root).args(test).arg("replay"))?;
-        return succeed(cargo::cargo(root).args(test).args(["control", "replay::"]));
-    };
-    let cases: Vec<_> = CASES.iter().filter(|case| case.name.contains(&options.only)).collect();
-    ensure!(!cases.is_empty(), "no case has {:?} in its name", options.only);
-    let [daemon, tool, console] = cargo::build_programs(root, "release", ["lnetd", "lnetctl", "lst"])?;
-    let witness = cargo::build_example(root, "lnet-user", "named_entry")?;
-    let mut lab = Lab::open(directory, Programs { daemon, tool, console, witness })?;
-    let mut outcomes = Vec::new();
-    for case in cases {
-        say(format_args!("{}: {}", case.name, case.what));
-        let begun = Instant::now();
-        let result = lab.prepare(case.needs).and_then(|()| (case.run)(&mut lab));
-        let result = result.and_then(|found| lab.check().map(|()| found));
-        if let Err(error) = &result {
-            say(format_args!("  failed: {error:#}\n{}", lab.last_words()));
-            lab.forget();
-        }
-        lab.stop_daemon();
-        outcomes.push(Outcome { case, result, took: begun.elapsed() });
+        succeed(cargo::cargo(root).args(test).args(["control", "replay::"]))
     }
-    let report = report(&lab, &outcomes)?;
+}
+
+fn programs(root: &Path) -> Result<Programs> {
+    let [daemon, tool, console] = cargo::build_programs(root, "release", ["lnetd", "lnetctl", "lst"])?;
+    Ok(Programs { daemon, tool, console, root: root.to_owned() })
+}
+
+/// Runs the cases that are asked for, one after the other, and reports.
+fn play<S: Site>(
+    options: &Options,
+    cases: &'static [Case<S>],
+    open: impl FnOnce() -> Result<S>,
+) -> Result<()> {
+    let cases: Vec<_> = cases.iter().filter(|case| case.name.contains(&options.only)).collect();
+    ensure!(!cases.is_empty(), "no case has {:?} in its name", options.only);
+    let mut site = open()?;
+    let mut outcomes = Vec::new();
+    for &Case { name, what, needs, run } in cases {
+        say(format_args!("{name}: {what}"));
+        let begun = Instant::now();
+        let result = site.prepare(needs).and_then(|()| run(&mut site));
+        let result = result.and_then(|found| site.check().map(|()| found));
+        match &result {
+            Ok(found) => say(format_args!("  passed: {found}")),
+            Err(error) => {
+                say(format_args!("  failed: {error:#}\n{}", site.last_words()));
+                site.forget();
+            }
+        }
+        site.stop();
+        outcomes.push(Outcome { name, what, result, took: begun.elapsed() });
+    }
+    let report = report(&site, &outcomes)?;
     print!("{report}");
     if let Some(path) = &options.out {
         fs::write(path, &report).with_context(|| format!("cannot write {}", path.display()))?;
@@ -89,19 +156,18 @@ pub(crate) fn interop(root: &Path, options: &Options) -> Result<()> {
     Ok(())
 }
 
-fn report(lab: &Lab, outcomes: &[Outcome]) -> Result<String> {
+fn report<S: Site>(site: &S, outcomes: &[Outcome]) -> Result<String> {
     let date = output("date", ["-u", "+%Y-%m-%d"])?;
     let mut text = String::from("# Interoperation with kernel nodes\n");
     let _ = writeln!(
         text,
-        "\nWritten by `cargo xtask interop --lab DIR` on {}, with lnetd {}. The peers are virtual machines of {} CPUs with {}.\n",
+        "\nWritten by `cargo xtask interop` on {}, with lnetd {}. The peers are {}.\n",
         date.trim(),
         env!("CARGO_PKG_VERSION"),
-        lab::CPUS,
-        lab.kernel_version()?
+        site.peers()?
     );
     text += "| case | what happens | result | seconds |\n|---|---|---|---|\n";
-    for Outcome { case, result, took } in outcomes {
+    for Outcome { name, what, result, took } in outcomes {
         let result = match result {
             Ok(found) if found.is_empty() => "passed".to_owned(),
             Ok(found) => format!("passed: {found}"),
@@ -109,20 +175,11 @@ fn report(lab: &Lab, outcomes: &[Outcome]) -> Result<String> {
                 format!("**failed**: {}", format!("{error:#}").replace('\n', " ").replace('|', "/"))
             }
         };
-        let _ = writeln!(text, "| {} | {} | {result} | {:.0} |", case.name, case.what, took.as_secs_f64());
+        let _ = writeln!(text, "| {name} | {what} | {result} | {:.0} |", took.as_secs_f64());
     }
     if outcomes.iter().all(|outcome| outcome.result.is_ok()) {
-        text += "\nAfter each of these cases, and before each kill, the kernel nodes are alive, and have said nothing that is not ordinary.\n\n";
+        text += "\nAfter each of these cases, and before each kill, the kernel nodes are alive, and have said nothing that is not ordinary.\n";
     }
-    let _ = writeln!(
-        text,
-        "Kernel nodes' requests of LNet selftest have {} s, {} s in the cases of kills: one that expires ends its unit of the test, and what comes \
-         for it later is not counted. While a link is down all units may wait for it, since a kernel node may go on choosing a rail whose far link is \
-         down ([multi-rail.md](multi-rail.md), *With kernel nodes*): what the other rail carries is bulk data that begins meanwhile.\n",
-        selftest::PATIENT.as_secs(),
-        selftest::HASTY.as_secs()
-    );
-    text += "LNet selftest (`lst`) has no case with large NIDs: its messages name nodes by NIDs of 8 bytes, and kernel nodes \
-             run no tests between IPv6 NIDs among themselves either.\n";
+    text += &S::notes();
     Ok(text)
 }

@@ -10,7 +10,7 @@ use super::ledger::Ledger;
 use super::matrix::{KERNEL, LIVES, both_ping};
 
 /// What is tested in each direction.
-const TESTS: [&str; 5] = [
+pub(super) const TESTS: [&str; 5] = [
     "ping",
     "brw read check=full size=4K",
     "brw write check=full size=4K",

@@ -4,6 +4,7 @@ use anyhow::{Context, Result, ensure};
 use serde_yaml::Value;
 use xtask::testing::is_ours_alone;
 
+use super::Site as _;
 use super::lab::{Lab, OURS};
 use super::matrix::{KERNEL, both_ping};
 use super::selftest;
