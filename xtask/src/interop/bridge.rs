@@ -69,13 +69,23 @@ pub(super) fn to_xdp(lab: &mut Lab) -> Result<String> {
         ensure!(mode.contains("active mode: native"), "the net over xdp has no rings: {mode}");
         told.push(format!("up to {most:.0} MiB/s with {shards}"));
     }
+    Ok(format!("twenty tests each with one shard and with four, over rings: {}", told.join(", ")))
+}
+
+/// A kernel node, our router, a program that links lnet-user; ours have the parameters that they have by
+/// themselves.
+pub(super) fn to_program(lab: &mut Lab) -> Result<String> {
+    route(lab, 1, 0, &[GATEWAYS[0]], PATIENT)?;
+    let far = lab.join("lnet-far", ["10.77.0.60", "10.78.0.60"])?;
+    let router = lab.host();
+    router.link(LINK, "10.79.0.50/24", &far, "10.79.0.60/24")?;
+    let [document, _] = documents();
+    router.start_as(&["--shards", "2"], false, &document)?;
     far.serve(&[LINK, FAR, "tcp1", "10.79.0.50@tcp2"])?;
-    within(RECONNECT, || lab.on(1, &format!("lnetctl ping {FAR}"))).context("a program as the server")?;
-    by_one(lab, "lst", FAR).context("a program as the server")?;
-    Ok(format!(
-        "twenty tests each with one shard and with four, over rings, {}; ten with a program that links lnet-user",
-        told.join(", ")
-    ))
+    within(RECONNECT, || lab.on(1, &format!("lnetctl ping {FAR}")))?;
+    let most = by_one(lab, "lst", FAR)?;
+    ensure!(router.counted("drop_count")? == 0, "messages were dropped");
+    Ok(format!("ten tests, up to {most:.0} MiB/s under emulation"))
 }
 
 /// A kernel node that routes, and our NID behind it.

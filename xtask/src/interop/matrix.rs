@@ -120,6 +120,12 @@ pub(super) const CASES: &[Case<Lab>] = &[
         run: bridge::to_xdp,
     },
     Case {
+        name: "router to xdp, program",
+        what: "the same by the kernel's console, with a program that links lnet-user instead of a daemon",
+        needs: GATEWAYS,
+        run: bridge::to_program,
+    },
+    Case {
         name: "routers, killed",
         what: "a kernel node and one of ours reach each other through two of our daemons; one is killed under bulk data and \
                comes back, five times, by the console of either in turn",
