@@ -83,6 +83,34 @@ fn a_link_that_drops_long_frames_loses_no_message() {
     assert!(sums.injected(Fault::Narrow) > 0 && sums.paths_narrowed > 0, "{sums}");
 }
 
+/// Nodes on two nets, with routers between them that are slow, die and return, and have little room: what can
+/// arrive does, and all that a router has for messages is there again in the end.
+fn behind_routers(net: NetKind, runs: u64) {
+    let options = Options { net, routers: true, ..Options::DEFAULT };
+    let mut sums = Counts::default();
+    for seed in 1..=runs {
+        let outcome = sim::run(seed, &options);
+        let (violation, net) = (outcome.violation, net.name());
+        assert!(
+            violation.is_none(),
+            "{violation:?}; `cargo xtask sim --net {net} --routers --seed {seed} --trace`"
+        );
+        sums += &outcome.counts;
+    }
+    assert!(sums.injected(Fault::RouterDead) > 0 && sums.proven > 0, "{sums}");
+    assert!(sums.forwarded > 0 && sums.awaited_buffers > 0, "{sums}");
+}
+
+#[test]
+fn nodes_behind_routers_lose_nothing_that_can_arrive_over_frames() {
+    behind_routers(NetKind::Xdp, 60);
+}
+
+#[test]
+fn nodes_behind_routers_lose_nothing_that_can_arrive_over_streams() {
+    behind_routers(NetKind::Tcp, 30);
+}
+
 /// Seeds that were drawn at random and failed once.
 const FOUND: [(Options, &str, u64); 15] = [
     (Options::DEFAULT, "", 77_121_785),

@@ -75,6 +75,10 @@ struct Arguments {
         conflicts_with = "cut"
     )]
     hostile: Option<Hostile>,
+    /// Only runs in which the nodes are on two nets, with up to three routers between them that are slow, die
+    /// and return, and have few buffers and credits
+    #[arg(long, conflicts_with_all = ["cut", "hostile"])]
+    routers: bool,
     /// Switch on a bug that a checker is to find, on its net
     #[arg(long, value_parser = bug, conflicts_with = "net")]
     bug: Option<Bug>,
@@ -86,7 +90,7 @@ struct Arguments {
     trace: bool,
     /// Many nodes that discover each other and talk, as a YAML document says: rails, groups of nodes with
     /// their NIs and links, faults, workload; examples/topologies has some
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["net", "cut", "narrow", "hostile", "bug", "bugs", "trace", "runs", "nodes"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["net", "cut", "narrow", "hostile", "routers", "bug", "bugs", "trace", "runs", "nodes"])]
     topology: Option<PathBuf>,
     /// Where the plot of convergence over time goes, with --topology
     #[arg(long, value_name = "FILE.svg", requires = "topology")]
@@ -174,6 +178,7 @@ fn run(arguments: &Arguments) -> Result<bool, String> {
         cut: arguments.cut,
         narrow: arguments.narrow,
         hostile: arguments.hostile.or_else(|| arguments.bug.and_then(Bug::hostile)),
+        routers: arguments.routers || arguments.bug.is_some_and(Bug::has_routers),
         bug: arguments.bug,
         tracing: if arguments.trace { Tracing::Print } else { Tracing::Off },
     };
@@ -270,7 +275,8 @@ fn find_bugs(seeds: Seeds, options: &Options) -> bool {
     let seeds = Seeds { end: End::Runs(BUG_RUNS), ..seeds };
     let find = |bug: Bug| {
         let hostile = options.hostile.or(bug.hostile());
-        let options = Options { net: bug.net(), hostile, bug: Some(bug), ..*options };
+        let routers = options.routers || bug.has_routers();
+        let options = Options { net: bug.net(), hostile, routers, bug: Some(bug), ..*options };
         let by_its_own = |violation: &Violation| bug.checkers().contains(&violation.checker);
         match run_seeds(seeds, &options, false, by_its_own).1 {
             Some((seed, violation)) => {
@@ -323,6 +329,7 @@ fn words(options: &Options) -> String {
     words.extend(options.cut.then(|| "--cut".to_owned()));
     words.extend(options.narrow.map(|narrow| format!("--narrow={narrow}")));
     words.extend(options.hostile.map(|hostile| format!("--hostile={}", hostile.name())));
+    words.extend(options.routers.then(|| "--routers".to_owned()));
     words.extend(options.bug.map(|bug| format!("--bug {}", bug.name())));
     words.join(" ")
 }

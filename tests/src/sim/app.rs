@@ -204,7 +204,7 @@ impl World {
             return self.unlink_any();
         }
         let count = if self.random.once_in(4) { 1 + self.random.below(self.plan.burst) } else { 1 };
-        let node = self.random.below(self.nodes.len());
+        let node = self.random.below(self.plan.hosts());
         let shard = self.random.below(self.nodes[node].lanes.len());
         // Hostile nodes are asked for nothing.
         let friends = self.plan.friends();
@@ -213,7 +213,7 @@ impl World {
         } else {
             self.random.below(friends)
         };
-        let is_friendly = node < friends && friends < self.nodes.len();
+        let is_friendly = node < friends && friends < self.plan.hosts();
         if is_friendly && self.random.once_in(4) {
             return self.ping_any(node, target);
         }
@@ -249,10 +249,10 @@ impl World {
     /// PUTs of each shard to each NID of the other nodes, by each of its own rails that leads there: where
     /// they have arrived, all shards know all peers.
     pub(super) fn introductions(&self) -> Vec<Wish> {
-        let (rails, same_net) = (self.plan.rails, self.plan.same_net);
+        let (rails, same_net) = (self.plan.rails_of(0), self.plan.same_net);
         let paths = (0..rails).flat_map(|rail| (0..rails).map(move |own| (rail, own)));
         let paths: Vec<_> = paths.filter(|(rail, own)| same_net || rail == own).collect();
-        let shards = self.plan.shards.iter().enumerate();
+        let shards = self.plan.shards.iter().take(self.plan.hosts()).enumerate();
         let shards =
             shards.flat_map(|(node, shards)| (0..usize::from(*shards)).map(move |shard| (node, shard)));
         let wish = |(node, shard), target, rails| Wish {
@@ -265,7 +265,7 @@ impl World {
             get: false,
             rails: Some(rails),
         };
-        let others = |of: (usize, usize)| (0..self.nodes.len()).filter(move |node| *node != of.0);
+        let others = |of: (usize, usize)| (0..self.plan.hosts()).filter(move |node| *node != of.0);
         let paths = &paths;
         shards
             .flat_map(|of| others(of).flat_map(move |to| paths.iter().map(move |path| wish(of, to, *path))))
@@ -291,7 +291,8 @@ impl World {
     pub(super) fn prove(&mut self) {
         let Some(mut trial) = self.trials.pop() else { return };
         // A stream tells its sender of no loss; once it is known to be broken, another one carries all.
-        let is_tried_on = self.plan.net == NetKind::Tcp;
+        // Neither does a router.
+        let is_tried_on = self.plan.net == NetKind::Tcp || self.plan.routers > 0;
         match trial.number {
             None if trial.refused == REFUSED_MAX => return self.prove(),
             None => self.start_trial(&mut trial),
@@ -341,6 +342,10 @@ impl World {
                 (trial.number, trial.refused) = (Some(number), 0);
             } else if let Some(Posted { node, shard, entry, .. }) = self.posted.pop() {
                 let _ = self.nodes[node].lanes[shard].shard.unlink_entry(entry);
+                if self.plan.routers > 0 {
+                    // There is room, and routes come back.
+                    trial.refused = 0;
+                }
             }
         }
         self.request_turn(node, shard, self.now + 1);
@@ -467,7 +472,7 @@ impl World {
         number: u32,
     ) -> Result<(), SubmitError> {
         let Wish { node, shard, target, portal, match_bits, get, .. } = *wish;
-        let rails = usize::from(self.plan.rails);
+        let rails = usize::from(self.plan.rails_of(target));
         let mut any = || (self.random.below(rails) as u8, self.random.below(rails) as u8);
         let (rail, own_rail) = wish.rails.unwrap_or_else(&mut any);
         let chooses = self.plan.same_net && (wish.rails.is_some() || self.random.once_in(2));

@@ -3,6 +3,7 @@
 //! The control state machine is the real one; this is its runner. Snapshots reach each shard after a time of
 //! its own, NIs take theirs to open and to close, and sometimes do not open.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,6 +22,7 @@ use super::driver::Fresh;
 use super::node::{self, nid};
 use super::plan::{Plan, US};
 use super::report::Fault;
+use super::routers;
 use super::services::Word;
 use super::world::{Happening, Phase, World};
 
@@ -35,6 +37,8 @@ pub(super) struct Control {
     pub(super) snapshot: Arc<Topology>,
     /// The answer to pings.
     pub(super) published: Arc<[u8]>,
+    /// Pings and pushes that it has asked for at its start.
+    early: VecDeque<Action<()>>,
     /// What each shard said last.
     confirmed: Vec<Option<Confirmation>>,
     /// Rails that are open.
@@ -48,7 +52,15 @@ fn add(plan: &Plan, number: usize, rail: u8) -> NodeChange<()> {
     let (credits, peer_credits) = (Some(credits), Some(peer_credits));
     let lnd_timeout = Duration::from_nanos(plan.message_ns);
     let facts = plan.facts();
-    let options = NetOptions { credits, peer_credits, lnd_timeout, facts, ..NetOptions::default() };
+    let peer_buffer_credits = (plan.router_credits > 0).then_some(plan.router_credits);
+    let options = NetOptions {
+        credits,
+        peer_credits,
+        peer_buffer_credits,
+        lnd_timeout,
+        facts,
+        ..NetOptions::default()
+    };
     NodeChange::AddNi(NiSpec {
         nid: nid(plan, number, rail),
         interface: format!("rail{rail}"),
@@ -59,18 +71,21 @@ fn add(plan: &Plan, number: usize, rail: u8) -> NodeChange<()> {
 
 impl Control {
     /// A node with all its rails.
-    pub(super) fn new(plan: &Plan, number: usize, policies: [PolicyWord; PORTALS]) -> Self {
+    pub(super) fn new(plan: &Plan, number: usize, policies: [PolicyWord; PORTALS], now: Instant) -> Self {
         let shards = plan.shards[number];
-        let slots = u16::from(plan.rails) + 1;
-        let config = NodeConfig { policies, ..NodeConfig::new(shards, slots, &[plan.net_type()]) };
+        let (rails, slots) = (plan.rails_of(number), u16::from(plan.rails) + 1);
+        let router_buffers_max = plan.pool_buffers.iter().sum::<u32>() * u32::from(shards);
+        let config =
+            NodeConfig { policies, router_buffers_max, ..NodeConfig::new(shards, slots, &[plan.net_type()]) };
         let mut node = Node::new(config);
         let seconds = (plan.transaction_ns / SECOND_NS) as i64;
         let set = [(Global::RetryCount, 0), (Global::TransactionTimeout, seconds)];
         let set = set.map(|(setting, value)| NodeChange::Set { setting, value });
-        let changes = set.into_iter().chain((0..plan.rails).map(|rail| add(plan, number, rail)));
-        let start = Instant(0);
+        let changes = set.into_iter().chain((0..rails).map(|rail| add(plan, number, rail)));
+        let changes = changes.chain(routers::changes(plan, number));
+        let start = if plan.routers > 0 { now } else { Instant(0) };
         node.handle_request(start, Request::batch(changes.collect())).expect("there is no other request");
-        let (mut snapshot, mut published) = (None, Arc::default());
+        let (mut snapshot, mut published, mut early) = (None, Arc::default(), VecDeque::new());
         loop {
             if let Some(newer) = node.poll_snapshot() {
                 let generation = newer.generation();
@@ -92,19 +107,26 @@ impl Control {
                     node.handle_report(start, Report::Opened { ni, result: Ok(()) });
                 }
                 Some(Action::Publish(answer)) => published = answer,
+                Some(Action::Pools(_)) => node.handle_report(start, Report::Pools { result: Ok(()) }),
                 Some(Action::Done { result, .. }) => assert!(result.is_ok(), "{result:?}"),
+                Some(action @ (Action::Ping { .. } | Action::Push { .. })) => early.push_back(action),
                 Some(_) => {}
                 None => break,
             }
         }
         let snapshot = snapshot.expect("a node has a snapshot");
         let confirmed = vec![None; usize::from(shards)];
-        Self { node, snapshot, published, confirmed, open: [true, plan.rails == 2], due_at: None }
+        Self { node, snapshot, published, confirmed, early, open: [true, rails == 2], due_at: None }
     }
 
     /// Visits of peers that were given up for others.
     pub(super) fn evicted_count(&self) -> u64 {
         self.node.discovery_counters().evicted
+    }
+
+    /// The slot of the NI with a NID.
+    pub(super) fn slot_of(&self, nid: &Nid) -> Option<NiId> {
+        self.snapshot.local_nis().find(|(_, ni)| ni.nid == *nid).map(|(ni, _)| ni)
     }
 
     /// Room for a push.
@@ -143,7 +165,7 @@ impl World {
     /// All rails are there again, soon.
     pub(super) fn add_all_rails(&mut self) {
         for number in 0..self.nodes.len() {
-            for rail in 0..self.plan.rails {
+            for rail in 0..self.plan.rails_of(number) {
                 self.add_rail(number, rail, self.nodes[number].life);
             }
         }
@@ -163,7 +185,7 @@ impl World {
     }
 
     /// Does what a node's control says.
-    fn run_control(&mut self, number: usize) {
+    pub(super) fn run_control(&mut self, number: usize) {
         let (now, life) = (self.now, self.nodes[number].life);
         let Some(mut control) = self.nodes[number].control.take() else { return };
         if let Some(snapshot) = control.node.poll_snapshot() {
@@ -173,7 +195,7 @@ impl World {
                 self.at(at, Happening::Snapshot { node: number, shard, life });
             }
         }
-        while let Some(action) = control.node.poll_action() {
+        while let Some(action) = control.early.pop_front().or_else(|| control.node.poll_action()) {
             self.trace.say(|| format!("node {number}: {action:?}"));
             let later = now + 1 + self.random.bits() % SLOW_NS;
             match action {
@@ -182,13 +204,13 @@ impl World {
                     self.at(later, Happening::Opened { node: number, ni: ni.0, rail, life });
                 }
                 Action::Close { ni } => {
-                    let rails = 0..self.plan.rails;
+                    let rails = 0..self.plan.rails_of(number);
                     let closed = control.snapshot.ni(ni).map(|local| local.nid);
                     let rail = rails.into_iter().find(|rail| closed == Some(nid(&self.plan, number, *rail)));
                     self.at(later, Happening::Closed { node: number, ni: ni.0, rail, life });
                 }
                 Action::Done { result: Err(RequestError::Open { nid: failed, .. }), .. } => {
-                    let mut rails = 0..self.plan.rails;
+                    let mut rails = 0..self.plan.rails_of(number);
                     if let Some(rail) = rails.find(|rail| failed == nid(&self.plan, number, *rail)) {
                         self.at(later, Happening::AddRail { node: number, rail, life });
                     }
@@ -278,7 +300,8 @@ impl World {
         let node = &self.nodes[number];
         let Some(control) = node.control.as_ref().filter(|_| node.life == life) else { return };
         let snapshot = Arc::clone(&control.snapshot);
-        let rails: Vec<_> = (0..self.plan.rails).map(|rail| nid(&self.plan, number, rail)).collect();
+        let rails: Vec<_> =
+            (0..self.plan.rails_of(number)).map(|rail| nid(&self.plan, number, rail)).collect();
         let now = Instant(self.now);
         let fresh = Fresh {
             config: node.config.clone(),

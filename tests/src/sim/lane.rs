@@ -6,6 +6,7 @@ use std::sync::Arc;
 use lnet_core::Shard;
 use lnet_core::handle::{EqHandle, ShardId};
 use lnet_core::lnd::{Cause, Full, Lent, NiId, Transmit, Verdict};
+use lnet_core::shard::PoolUsage;
 use lnet_core::shard::mesh::MeshMessage;
 use lnet_core::time::Instant;
 use lnet_core::topology::{NiStatus, Topology};
@@ -63,6 +64,8 @@ pub(super) struct Lane {
     pub(super) turn_at: Option<u64>,
     /// Whether its events will be looked at.
     pub(super) is_polled: bool,
+    /// Until when the driver of a slow node rests.
+    pub(super) rests_until: u64,
     name: String,
 }
 
@@ -83,6 +86,7 @@ impl Lane {
             heard: VecDeque::new(),
             turn_at: None,
             is_polled: false,
+            rests_until: 0,
             name,
         }
     }
@@ -205,7 +209,11 @@ impl Lane {
 
     /// Whether nothing is on its way in or out.
     pub(super) fn is_at_rest(&self) -> bool {
-        self.driver.is_at_rest() && self.heard.is_empty() && self.shard.usage().delayed == 0
+        let is_home = |pool: &PoolUsage| pool.credits == i64::from(pool.buffers);
+        self.driver.is_at_rest()
+            && self.heard.is_empty()
+            && self.shard.usage().delayed == 0
+            && self.shard.router_pools().iter().all(is_home)
     }
 
     fn resume(&mut self, now: Instant, around: &mut Surroundings<'_>) {
@@ -251,14 +259,15 @@ impl Lane {
                         .ledger
                         .fail("what is sent was asked for", || format!("{:?}", transmit.header));
                 };
-                around.ledger.submitted(message);
+                let hop = around.plan.router_at(&transmit.next_hop);
+                around.ledger.submitted(message, hop);
                 let name = &self.name;
                 around.trace.say(|| format!("{name} submits {message:?} {:?}", transmit.header.destination));
                 if !self.with_driver(around, |driver, up| driver.submit(now, transmit, more, up)) {
                     self.shard.give_back(Full(transmit.tx));
                     break;
                 }
-                self.desk.sending[transmit.tx.0 as usize] = Some((message, now.0));
+                self.desk.sending[transmit.tx.0 as usize] = Some((message, hop, now.0));
             }
         }
     }

@@ -17,8 +17,11 @@ pub(super) const STRANGE: u32 = u32::MAX;
 /// Handles that are remembered for who answers in the stead of others.
 const GIVEN_MAX: usize = 64;
 
+/// The router that a message goes to, if not to the node that it is for.
+pub(super) type Hop = Option<usize>;
+
 /// Which message of an operation.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) enum Leg {
     /// The PUT or GET.
     Request,
@@ -108,6 +111,9 @@ pub(super) struct Ledger {
     awaited: HashMap<((usize, u32), u64), u32>,
     /// Operations by the handle that their answer has.
     replies: HashMap<WireHandle, u32>,
+    /// Messages on their way to routers, and those that several lives of a router were shown.
+    to_routers: HashMap<((u32, Leg), usize), Flight>,
+    copied: HashSet<(u32, Leg)>,
     /// Handles that left last, and the NIDs that were asked by them.
     pub(super) given: VecDeque<(Nid, WireHandle)>,
     /// Hostile names, which answer in the stead of others alone.
@@ -198,7 +204,10 @@ impl Ledger {
         self.replies.get(&md).copied()
     }
 
-    pub(super) fn flight(&mut self, (number, leg): (u32, Leg)) -> &mut Flight {
+    pub(super) fn flight(&mut self, (number, leg): (u32, Leg), hop: Hop) -> &mut Flight {
+        if let Some(router) = hop {
+            return self.to_routers.entry(((number, leg), router)).or_default();
+        }
         let operation = &mut self.operations[number as usize];
         match leg {
             Leg::Request => &mut operation.request,
@@ -206,30 +215,48 @@ impl Ledger {
         }
     }
 
+    /// Whether several lives of a router may have sent a message on: then so many may arrive.
+    fn is_copied(&self, message: (u32, Leg)) -> bool {
+        self.copied.contains(&message)
+    }
+
     /// A receiver is shown the header of a message.
-    pub(super) fn seen(&mut self, message: (u32, Leg), life: Life) {
+    pub(super) fn seen(&mut self, message: (u32, Leg), hop: Hop, life: Life) {
         if message.0 == STRANGE {
             return;
         }
-        let flight = self.flight(message);
-        if flight.life.replace(life).is_some_and(|former| former != life) {
+        let flight = self.flight(message, hop);
+        let is_again = flight.life.replace(life).is_some_and(|former| former != life);
+        if is_again && hop.is_some() {
+            self.copied.insert(message);
+        }
+        let flight = self.flight(message, hop);
+        if is_again {
             (flight.seen, flight.ended, flight.well) = (0, false, false);
-            if message.1 == Leg::Request {
+            if message.1 == Leg::Request && hop.is_none() {
                 // The next life answers as well.
                 self.operations[message.0 as usize].response = Flight::default();
+                let response = (message.0, Leg::Response);
+                self.to_routers.retain(|(of, _), _| *of != response);
             }
         }
-        let flight = self.flight(message);
+        let flight = self.flight(message, hop);
         flight.seen += 1;
         let flight = *flight;
-        self.expect(flight.seen == 1, "each message arrives at most once in a life", || {
+        let is_copied = self.is_copied(message);
+        self.expect(!is_copied || !self.gentle, "what can arrive does arrive", || {
+            format!("{message:?} goes by several routers")
+        });
+        self.expect(flight.seen == 1 || is_copied, "each message arrives at most once in a life", || {
             format!("{message:?} arrives for the {}. time", flight.seen)
         });
         let request = self.operations[message.0 as usize].request;
         let is_due = message.1 == Leg::Request || (request.ended && request.well);
         self.expect(is_due, "what is answered has arrived", || format!("{message:?}: {request:?}"));
         let never = matches!(flight.sent, Some(Status::NeverSent(_)));
-        self.expect(!never, "what was never sent never arrives", || format!("{message:?} was {flight:?}"));
+        self.expect(!never || is_copied, "what was never sent never arrives", || {
+            format!("{message:?} was {flight:?}")
+        });
     }
 
     fn taken_of(&mut self, (number, leg): (u32, Leg)) -> &mut Option<Taken> {
@@ -274,15 +301,18 @@ impl Ledger {
     }
 
     /// A receiver is done with a message: `well` if it has all of it, or wants nothing of it.
-    pub(super) fn ended(&mut self, message: (u32, Leg), well: bool) {
+    pub(super) fn ended(&mut self, message: (u32, Leg), hop: Hop, well: bool) {
         if message.0 == STRANGE {
             return;
         }
-        let flight = self.flight(message);
+        let is_copied = self.is_copied(message);
+        let flight = self.flight(message, hop);
         flight.well = well;
         let twice = core::mem::replace(&mut flight.ended, true);
-        self.delivered += u64::from(!twice);
-        self.expect(!twice, "a message ends once at its receiver", || format!("{message:?} ends again"));
+        self.delivered += u64::from(!twice && hop.is_none());
+        self.expect(!twice || is_copied, "a message ends once at its receiver", || {
+            format!("{message:?} ends again")
+        });
         let Operation { begun_at, is_hostile, .. } = self.operations[message.0 as usize];
         self.expect_in_time(message, begun_at, is_hostile);
     }
@@ -297,37 +327,39 @@ impl Ledger {
     }
 
     /// A shard hands a message to its driver: once more if the driver could not send it.
-    pub(super) fn submitted(&mut self, message: (u32, Leg)) {
+    pub(super) fn submitted(&mut self, message: (u32, Leg), hop: Hop) {
         if message.0 == STRANGE {
             return;
         }
-        let former = self.flight(message).sent.take();
+        let is_copied = self.is_copied(message);
+        let former = self.flight(message, hop).sent.take();
         self.expect(
-            matches!(former, None | Some(Status::NeverSent(_))),
+            is_copied || matches!(former, None | Some(Status::NeverSent(_))),
             "a message ends once at its sender",
             || format!("{message:?} ended as {former:?} and is sent anew"),
         );
     }
 
     /// A sender is told how a message ended.
-    pub(super) fn sent(&mut self, message: (u32, Leg), status: Status) {
+    pub(super) fn sent(&mut self, message: (u32, Leg), hop: Hop, status: Status) {
         if message.0 == STRANGE {
             return;
         }
         let gentle = self.gentle && !self.operations[message.0 as usize].is_hostile;
-        let flight = self.flight(message);
+        let is_copied = self.is_copied(message);
+        let flight = self.flight(message, hop);
         let former = flight.sent.replace(status);
         let flight = *flight;
-        self.expect(former.is_none(), "a message ends once at its sender", || {
+        self.expect(former.is_none() || is_copied, "a message ends once at its sender", || {
             format!("{message:?} ended as {former:?}, and as {status:?}")
         });
         match status {
-            Status::Ok if !self.sent_is_arrived => {}
+            Status::Ok if !self.sent_is_arrived || is_copied => {}
             Status::Ok => self.expect(flight.ended && flight.well, "what counts as sent has arrived", || {
                 format!("{message:?} was sent, its receiver has {flight:?}")
             }),
             Status::NeverSent(_) => {
-                self.expect(flight.seen == 0, "what was never sent never arrives", || {
+                self.expect(flight.seen == 0 || is_copied, "what was never sent never arrives", || {
                     format!("{message:?} ended as {status:?} and arrived")
                 })
             }

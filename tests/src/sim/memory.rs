@@ -4,8 +4,9 @@
 //! without having kept it; a span of a descriptor that has ended is a failure.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
-use lnet_core::handle::MdHandle;
+use lnet_core::handle::{BufferHandle, BufferRef, MdHandle};
 use lnet_core::lnd::Span;
 
 /// What a descriptor has lent.
@@ -16,10 +17,13 @@ pub(super) enum Region {
     Sink { bytes: Vec<u8>, overlaps: bool },
 }
 
-/// The regions of a node's descriptors.
+/// The regions of a node's descriptors, and the buffers of a router.
 #[derive(Default)]
 pub(super) struct Memory {
     regions: BTreeMap<MdHandle, Region>,
+    /// Buffers of a router, and where each lies.
+    buffers: BTreeMap<BufferRef, usize>,
+    bytes_of_buffers: Vec<Vec<u8>>,
 }
 
 /// Eight bytes of a pattern.
@@ -57,9 +61,26 @@ pub(super) fn differs(seed: u64, offset: u64, bytes: &[u8]) -> Option<usize> {
     expected.iter().zip(bytes).position(|(expected, found)| expected != found)
 }
 
+/// Where a span is in its buffer.
+fn range(span: &Span) -> Range<usize> {
+    let start = span.offset_bytes as usize;
+    start..start + span.length_bytes as usize
+}
+
 impl Memory {
     pub(super) fn lend(&mut self, md: MdHandle, region: Region) {
         self.regions.insert(md, region);
+    }
+
+    /// There is a buffer for messages of other nodes, which lies where another one does if it is `shared`.
+    pub(super) fn provide(&mut self, buffer: BufferHandle, length_bytes: usize, shared: bool) {
+        let mut others = self.bytes_of_buffers.iter();
+        let other = others.position(|bytes| shared && bytes.len() == length_bytes);
+        let at = other.unwrap_or_else(|| {
+            self.bytes_of_buffers.push(vec![0; length_bytes]);
+            self.bytes_of_buffers.len() - 1
+        });
+        self.buffers.insert(buffer.into(), at);
     }
 
     /// The descriptor has had its last event.
@@ -78,6 +99,10 @@ impl Memory {
 
     /// Appends what a span holds; `false` if there is none.
     pub(super) fn read(&self, span: &Span, bytes: &mut Vec<u8>) -> bool {
+        if let Some(at) = self.buffers.get(&span.buffer) {
+            bytes.extend_from_slice(&self.bytes_of_buffers[*at][range(span)]);
+            return true;
+        }
         match span.buffer.md().and_then(|md| self.regions.get(&md)) {
             Some(Region::Source(seed)) => {
                 append_pattern(*seed, span.offset_bytes, span.length_bytes, bytes);
@@ -85,8 +110,7 @@ impl Memory {
             }
             // Content that was put there: it is not checked.
             Some(Region::Sink { bytes: sink, .. }) => {
-                let start = span.offset_bytes as usize;
-                bytes.extend_from_slice(&sink[start..start + span.length_bytes as usize]);
+                bytes.extend_from_slice(&sink[range(span)]);
                 true
             }
             None => false,
@@ -95,16 +119,20 @@ impl Memory {
 
     /// The bytes of a span to be written; `None` if its descriptor has ended, or is not to be written.
     pub(super) fn bytes_mut(&mut self, span: &Span) -> Option<&mut [u8]> {
+        if let Some(at) = self.buffers.get(&span.buffer) {
+            return self.bytes_of_buffers[*at].get_mut(range(span));
+        }
         let Some(Region::Sink { bytes, .. }) = self.regions.get_mut(&span.buffer.md()?) else { return None };
-        let start = span.offset_bytes as usize;
-        bytes.get_mut(start..start + span.length_bytes as usize)
+        bytes.get_mut(range(span))
     }
 
     /// The bytes of a span that was written.
     pub(super) fn bytes(&self, span: &Span) -> Option<&[u8]> {
+        if let Some(at) = self.buffers.get(&span.buffer) {
+            return self.bytes_of_buffers[*at].get(range(span));
+        }
         let Some(Region::Sink { bytes, .. }) = self.regions.get(&span.buffer.md()?) else { return None };
-        let start = span.offset_bytes as usize;
-        bytes.get(start..start + span.length_bytes as usize)
+        bytes.get(range(span))
     }
 }
 

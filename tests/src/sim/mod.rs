@@ -20,6 +20,7 @@ mod plan;
 mod pool;
 mod report;
 mod rest;
+mod routers;
 mod sabotage;
 mod services;
 mod sock;
@@ -76,11 +77,13 @@ pub enum Bug {
     NothingLent,
     /// A peer that answers and has no credit is lent none where others that answer have many.
     ReserveAlone,
+    /// Router buffers of one length lie in the same memory.
+    BuffersShared,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::NoDuplicateWindow,
         Self::AckBeforeData,
         Self::CreditLost,
@@ -98,6 +101,7 @@ impl Bug {
         Self::OneTurn,
         Self::NothingLent,
         Self::ReserveAlone,
+        Self::BuffersShared,
     ];
 
     /// Its name on the command line.
@@ -121,6 +125,7 @@ impl Bug {
             Self::OneTurn => "one-turn",
             Self::NothingLent => "nothing-lent",
             Self::ReserveAlone => "reserve-alone",
+            Self::BuffersShared => "buffers-shared",
         }
     }
 
@@ -139,7 +144,7 @@ impl Bug {
             Self::FailoverOff => &["what can arrive does arrive"],
             Self::ResentAfterCut => &["each message arrives at most once in a life"],
             Self::EndLost => &["every operation ends", "all comes to rest", "paths work in the end"],
-            Self::OffsetStuck => &["payload arrives as it was sent"],
+            Self::OffsetStuck | Self::BuffersShared => &["payload arrives as it was sent"],
             Self::SentEarly => &["a descriptor lives as long as its spans"],
             Self::StallUnnoticed => &["no half message outlives its time"],
             Self::OneTurn | Self::NothingLent | Self::ReserveAlone => &["friends are answered under attack"],
@@ -171,10 +176,17 @@ impl Bug {
         }
     }
 
+    /// Whether it is looked for where there are routers.
+    #[must_use]
+    pub const fn has_routers(self) -> bool {
+        matches!(self, Self::BuffersShared)
+    }
+
     /// Options of the runs in which it is looked for.
     #[must_use]
     pub const fn options(self) -> Options {
-        Options { net: self.net(), hostile: self.hostile(), bug: Some(self), ..Options::DEFAULT }
+        let (net, hostile, routers) = (self.net(), self.hostile(), self.has_routers());
+        Options { net, hostile, routers, bug: Some(self), ..Options::DEFAULT }
     }
 
     /// The bug of this name.
@@ -306,6 +318,8 @@ pub struct Options {
     pub narrow: Option<bool>,
     /// Behaviour of the nodes that are hostile, if there are any.
     pub hostile: Option<Hostile>,
+    /// Whether the nodes are on two nets, and lead to each other by routers.
+    pub routers: bool,
     /// The bug that the run has.
     pub bug: Option<Bug>,
     /// Where its lines go.
@@ -320,6 +334,7 @@ impl Options {
         cut: false,
         narrow: None,
         hostile: None,
+        routers: false,
         bug: None,
         tracing: Tracing::Off,
     };

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use lnet_core::handle::ShardId;
 use lnet_core::lnd::NiId;
+use lnet_core::time::Instant;
 use lnet_core::topology::{LocalNi, Topology};
 use lnet_core::tunables::{NetTunables, ResponseTracking, Tunables};
 use lnet_core::{Limits, Shard, ShardConfig};
@@ -25,7 +26,7 @@ use super::plan::Plan;
 use super::pool::Pool;
 use super::sock::{SockConfig, SockDriver};
 use super::uplink::Desk;
-use super::{Bugs, NetKind, sabotage};
+use super::{Bugs, NetKind, routers, sabotage};
 use crate::bpf::random::Random;
 
 /// Credits of an NI, and what a peer gets of them.
@@ -36,6 +37,9 @@ const FEW_CREDITS: (u32, u32) = (48, 8);
 
 /// Credits of an NI of a node, and what a peer gets of them: beside hostile nodes those of `lnetd`, or few.
 pub(super) fn credits(plan: &Plan, number: usize) -> (u32, u32) {
+    if plan.routers > 0 {
+        return plan.routed_credits;
+    }
     if plan.hostile.is_empty() {
         return CREDITS;
     }
@@ -124,7 +128,7 @@ pub(super) fn address(node: usize, rail: u8) -> IpAddr {
 
 /// The NID of an NI.
 pub(super) fn nid(plan: &Plan, node: usize, rail: u8) -> Nid {
-    let net = Net::new(plan.net_type(), if plan.same_net { 0 } else { u16::from(rail) });
+    let net = Net::new(plan.net_type(), plan.net_of(node, rail));
     Nid::new_ip(net, address(node, rail)).expect("these nets take IPv4 addresses")
 }
 
@@ -132,7 +136,7 @@ pub(super) fn nid(plan: &Plan, node: usize, rail: u8) -> Nid {
 pub(super) fn initiator_hashes(plan: &Plan) -> Rc<Vec<(Nid, u32)>> {
     let of_node = |node| {
         let hash = initiator_hash(&nid(plan, node, 0));
-        (0..plan.rails).map(move |rail| (nid(plan, node, rail), hash))
+        (0..plan.rails_of(node)).map(move |rail| (nid(plan, node, rail), hash))
     };
     Rc::new((0..plan.shards.len()).flat_map(of_node).collect())
 }
@@ -268,7 +272,7 @@ impl Node {
     pub(super) fn new(
         plan: &Plan,
         identity: &Identity,
-        (life, keys): (u32, &lnet_xdp_proto::Identity),
+        (life, keys, now): (u32, &lnet_xdp_proto::Identity, Instant),
         datagram_max_bytes: [u32; 2],
         send_pool: usize,
         random: &mut Random,
@@ -276,11 +280,11 @@ impl Node {
     ) -> Self {
         let Identity { number, policies, ref initiator_hashes } = *identity;
         let (shards, checksum) = (plan.shards[number], plan.checksums[number]);
-        let control = plan.mesh.then(|| Control::new(plan, number, policies));
+        let control = plan.mesh.then(|| Control::new(plan, number, policies, now));
         let topology = control
             .as_ref()
             .map_or_else(|| Arc::new(topology(plan, number)), |control| Arc::clone(&control.snapshot));
-        let rails: Vec<_> = (0..plan.rails).map(|rail| nid(plan, number, rail)).collect();
+        let rails: Vec<_> = (0..plan.rails_of(number)).map(|rail| nid(plan, number, rail)).collect();
         let has_little = plan.little_room && number < plan.friends();
         let under_attack = if has_little { little_room(plan.net) } else { LIMITS_UNDER_ATTACK };
         let (mut limits, xfer_limits) = match (plan.hostile.is_empty(), plan.tight) {
@@ -323,6 +327,10 @@ impl Node {
                 DriverConfig::Tcp(Box::new(sock_config(plan, &limits, number, secret, random)))
             }
         };
+        if plan.routers > 0 {
+            limits.forwards = plan.pool_buffers.iter().sum();
+        }
+        let mut memory = Memory::default();
         let lane = |shard: u8| {
             let mut new = Shard::new(ShardConfig {
                 shard: ShardId(shard),
@@ -337,6 +345,9 @@ impl Node {
                 plan.event_slots.map(|slots| new.create_event_queue(slots).expect("slots for two queues"));
             for portal in (0..PORTALS_USED as u32).filter(|portal| plan.lazy >> portal & 1 != 0) {
                 new.set_lazy(portal).expect("a portal that exists");
+            }
+            if plan.router(number).is_some() {
+                routers::fill_pools(plan, number, (&mut new, bugs), &mut memory);
             }
             sabotage::switch_on_shard(bugs, &mut new);
             let driver = make_driver(&config, ShardId(shard), &rails, bugs);
@@ -357,7 +368,7 @@ impl Node {
             control,
             lanes: (0..shards).map(lane).collect(),
             config,
-            memory: Memory::default(),
+            memory,
             policies,
             receive_pool: Pool::new(plan.receive_frames),
             send_pool,

@@ -31,6 +31,15 @@ pub(super) const FRIENDLY_NS: u64 = 100 * MS;
 const TRANSACTION_NS: u64 = 3000 * MS;
 const TRANSACTION_UNDER_ATTACK_NS: u64 = 6000 * MS;
 
+/// Routers of a run between two nets, at most, and of a ring, at least: one of four runs has so many nets,
+/// each with a host, and with a router to the next one.
+const ROUTERS_MAX: usize = 3;
+const RING_MIN: usize = 4;
+/// How long a message may take where it goes by routers, whose buffers it waits for for ten seconds; and a
+/// response.
+const MESSAGE_BY_ROUTERS_NS: u64 = 12_000 * MS;
+const TRANSACTION_BY_ROUTERS_NS: u64 = 15_000 * MS;
+
 /// Names of each NI of a hostile node; those of one that lies while an attack lasts.
 const NAMES: u8 = 24;
 const NAMES_THAT_LIE: u8 = 80;
@@ -139,6 +148,19 @@ pub(super) struct Plan {
     pub(super) cut: Option<Cut>,
     /// The link that carries shorter datagrams than its ends take, and drops longer ones.
     pub(super) narrow: Option<Narrow>,
+    /// Nodes that are routers, the last ones: the others are on one net each, by turns. Routers are on two
+    /// nets: all on the same, or each on one of its own and the next one's.
+    pub(super) routers: usize,
+    /// Buffers of each pool in each shard of a router, and router credits of a peer NI.
+    pub(super) pool_buffers: [u32; 3],
+    pub(super) router_credits: u32,
+    /// Credits of an NI, and what a peer gets of them, where there are routers.
+    pub(super) routed_credits: (u32, u32),
+    /// A router that is slow, and the time from one turn of its drivers to the next.
+    pub(super) slow: Option<(usize, u64)>,
+    /// Times that a router dies and begins anew, and how long it is dead at most.
+    pub(super) deaths: u32,
+    pub(super) dead_ns: u64,
 }
 
 /// A link between a node's rail and all others that is narrow.
@@ -208,13 +230,23 @@ fn checksums(random: &mut Random, nodes: usize, corruption: u32) -> Vec<bool> {
 impl Plan {
     /// The plan of a seed, with what the options ask for.
     pub(super) fn new(random: &mut Random, options: &Options) -> Self {
-        let mut nodes = options.nodes.unwrap_or_else(|| 2 + random.below(3));
+        let routers = match options.routers {
+            false => 0,
+            true if random.once_in(4) => RING_MIN + random.below(2),
+            true => 1 + random.below(ROUTERS_MAX),
+        };
+        let is_ring = routers >= RING_MIN;
+        let mut nodes = options.nodes.unwrap_or_else(|| 2 + random.below(3)) + routers;
+        if is_ring {
+            nodes = 2 * routers;
+        }
         let is_hostile = options.hostile.is_some();
         if is_hostile {
             nodes = nodes.max(FRIENDS + 1);
         }
-        let cuts = (random.once_in(6) || options.cut) && options.net == NetKind::Xdp;
-        let gentle = random.once_in(3) || cuts || is_hostile || options.is_narrow();
+        let cuts = (random.once_in(6) || options.cut) && options.net == NetKind::Xdp && routers == 0;
+        // In a ring each may wait for the next one.
+        let gentle = (random.once_in(3) || cuts || is_hostile || options.is_narrow()) && !is_ring;
         let calm = random.once_in(6);
         let most = if gentle { 500 } else { random.pick(&[2000, 2000, 2000, 5000]) };
         let mut rate =
@@ -294,6 +326,13 @@ impl Plan {
             hostile: Vec::new(),
             cut: cuts.then(|| Cut::new(random, nodes, active_ns)),
             narrow: None,
+            routers: 0,
+            pool_buffers: [0; 3],
+            router_credits: 0,
+            routed_credits: (0, 0),
+            slow: None,
+            deaths: 0,
+            dead_ns: 0,
         };
         if !gentle && random.once_in(4) {
             plan.comes_and_goes = true;
@@ -306,6 +345,9 @@ impl Plan {
         }
         if let Some(hostile) = options.hostile {
             plan.make_hostile(random, hostile);
+        }
+        if routers > 0 {
+            plan.go_by_routers(random, routers);
         }
         // Numbers of their own: a run in which all shards serve goes as it would without.
         let own = &mut Random::new(random.clone().bits());
@@ -324,7 +366,7 @@ impl Plan {
     /// Whether nodes lose what they know of each other, or streams: then all paths are tried in the end,
     /// where there is room for all peers.
     pub(super) const fn is_proven(&self) -> bool {
-        let forgets = self.deletions != 0 || self.restarts != 0;
+        let forgets = self.deletions != 0 || self.restarts != 0 || self.routers != 0;
         (forgets || matches!(self.net, NetKind::Tcp)) && !self.tight
     }
 }
@@ -369,6 +411,73 @@ impl Plan {
             silences: harm(random, 6),
             silence_ns: random.pick(&[20 * MS, 500 * MS, 3000 * MS, 10_000 * MS]),
         };
+    }
+
+    /// Has the last nodes be routers, which have little room, between the others.
+    fn go_by_routers(&mut self, random: &mut Random, routers: usize) {
+        self.routers = routers;
+        (self.rails, self.same_net, self.mesh) = (2, false, true);
+        (self.tight, self.comes_and_goes, self.deletions, self.failures) = (false, false, 0, 0);
+        (self.message_ns, self.transaction_ns) = (MESSAGE_BY_ROUTERS_NS, TRANSACTION_BY_ROUTERS_NS);
+        self.pool_buffers = random.pick(&[[3, 3, 3], [4, 4, 4], [12, 12, 6], [64, 64, 16]]);
+        self.router_credits = random.pick(&[3, 3, 6, 16]);
+        self.routed_credits = random.pick(&[(6, 3), (12, 6), (32, 16)]);
+        if random.once_in(3) {
+            let router = self.hosts() + random.below(routers);
+            self.slow = Some((router, random.pick(&[100 * US, MS])));
+        }
+        // A message goes by several streams, in which each piece is an event.
+        self.streams.piece_bytes = self.streams.piece_bytes.max(100);
+        if self.gentle {
+            (self.lazy, self.lazy_changes) = (0, 0);
+            return;
+        }
+        if self.is_ring() && random.once_in(2) {
+            // All at once, and nothing else happens.
+            (self.active_ns, self.operations, self.burst) = (5 * MS, 150, 50);
+            (self.loss, self.restarts, self.outages, self.unlinks) = (0, 0, 0, 0);
+            (self.lazy, self.lazy_changes) = (0, 0);
+            self.streams.calm();
+            return;
+        }
+        self.active_ns = random.pick(&[200, 2000, 10_000]) * MS;
+        self.deaths = 1 + random.below(3) as u32;
+        self.dead_ns = random.pick(&[20, 500, 5000]) * MS;
+    }
+
+    /// Whether the nets and the routers between them are a ring.
+    pub(super) const fn is_ring(&self) -> bool {
+        self.routers >= RING_MIN
+    }
+
+    /// Nets, where there are routers.
+    pub(super) const fn nets(&self) -> u16 {
+        if self.is_ring() { self.routers as u16 } else { 2 }
+    }
+
+    /// How many nodes are no routers: the first ones.
+    pub(super) const fn hosts(&self) -> usize {
+        self.shards.len() - self.routers
+    }
+
+    /// A node, if it is a router.
+    pub(super) fn router(&self, node: usize) -> Option<usize> {
+        (node >= self.hosts()).then_some(node)
+    }
+
+    /// NIs of a node.
+    pub(super) fn rails_of(&self, node: usize) -> u8 {
+        if self.routers > 0 && self.router(node).is_none() { 1 } else { self.rails }
+    }
+
+    /// The number of the net that an NI is on.
+    pub(super) fn net_of(&self, node: usize, rail: u8) -> u16 {
+        match self.router(node).map(|router| (router - self.hosts()) as u16) {
+            _ if self.same_net => 0,
+            Some(ordinal) if self.is_ring() => (ordinal + u16::from(rail)) % self.nets(),
+            None if self.routers > 0 => node as u16 % self.nets(),
+            _ => rail.into(),
+        }
     }
 
     /// Has all nodes but the first ones be hostile, and little else happen.
@@ -428,7 +537,7 @@ impl Plan {
 
     /// How many nodes are not hostile: the first ones.
     pub(super) const fn friends(&self) -> usize {
-        self.shards.len() - self.hostile.len()
+        self.hosts() - self.hostile.len()
     }
 
     /// The behaviour of a node that is hostile.
@@ -464,7 +573,7 @@ impl Plan {
 
     /// The node and the rail with this address.
     pub(super) fn locate(&self, of: IpAddr) -> Option<(usize, NiId)> {
-        let rails = |node| (0..self.rails).map(move |rail| (node, rail));
+        let rails = |node| (0..self.rails_of(node)).map(move |rail| (node, rail));
         let (node, rail) =
             (0..self.shards.len()).flat_map(rails).find(|(node, rail)| address(*node, *rail) == of)?;
         Some((node, NiId(rail.into())))
@@ -496,6 +605,11 @@ pub(super) struct StreamPlan {
 }
 
 impl StreamPlan {
+    /// Has nothing befall them.
+    const fn calm(&mut self) {
+        (self.refused_dials, self.silent_dials, self.breaks, self.silences) = (0, 0, 0, 0);
+    }
+
     /// The plan of nodes without streams.
     pub(super) const NONE: Self = Self {
         latency_ns: US,

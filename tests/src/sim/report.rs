@@ -81,6 +81,8 @@ pub enum Fault {
     DialRefused,
     /// A stream is connected late, or after its dialler has given up.
     DialLate,
+    /// A router dies, and begins anew later.
+    RouterDead,
 }
 
 impl Fault {
@@ -120,9 +122,10 @@ impl Fault {
         Self::StreamSilent,
         Self::DialRefused,
         Self::DialLate,
+        Self::RouterDead,
     ];
 
-    const NAMES: [&'static str; 34] = [
+    const NAMES: [&'static str; 35] = [
         "frames lost",
         "frames doubled",
         "frames late",
@@ -157,13 +160,14 @@ impl Fault {
         "streams silent",
         "streams refused",
         "streams connected late",
+        "routers dead",
     ];
 
     /// Whether it can happen on a net.
     #[must_use]
     pub const fn can_happen(self, net: NetKind) -> bool {
-        if matches!(self, Self::Attack | Self::Withheld | Self::Spoken) {
-            // Only where there are hostile nodes.
+        if matches!(self, Self::Attack | Self::Withheld | Self::Spoken | Self::RouterDead) {
+            // Only where there are hostile nodes, or routers.
             return false;
         }
         let is_of_streams =
@@ -250,6 +254,10 @@ pub struct Counts {
     pub evicted_visits: u64,
     /// Messages that their shard delayed, for whatever reason.
     pub delayed: u64,
+    /// Messages that routers have sent on.
+    pub forwarded: u64,
+    /// Messages that had to wait for a router credit or a buffer.
+    pub awaited_buffers: u64,
     shard_drops: ShardDrops,
     /// Messages that were never sent.
     pub never_sent: u64,
@@ -320,6 +328,8 @@ impl Counts {
     pub(super) fn add_shard(&mut self, shard: &Counters) {
         self.passed_on += shard.credits_passed_on;
         self.evicted_responses += shard.responses_evicted;
+        self.forwarded += shard.routed.messages;
+        self.awaited_buffers += shard.delays(DelayReason::RouterBuffer);
         self.delayed += DelayReason::ALL.iter().map(|reason| shard.delays(*reason)).sum::<u64>();
         for (sum, reason) in self.shard_drops.0.iter_mut().zip(DropReason::ALL) {
             *sum += shard.drops(reason).messages;
@@ -384,6 +394,8 @@ impl Counts {
         row("responses that made room", self.evicted_responses);
         row("visits that made room", self.evicted_visits);
         row("messages delayed", self.delayed);
+        row("messages forwarded", self.forwarded);
+        row("messages that waited to be forwarded", self.awaited_buffers);
         for (reason, count) in DropReason::ALL.iter().zip(self.shard_drops.0) {
             row(&format!("dropped: {}", reason.name()), count);
         }
@@ -410,6 +422,8 @@ impl AddAssign<&Self> for Counts {
         self.evicted_responses += other.evicted_responses;
         self.evicted_visits += other.evicted_visits;
         self.delayed += other.delayed;
+        self.forwarded += other.forwarded;
+        self.awaited_buffers += other.awaited_buffers;
         self.runs += other.runs;
         self.operations += other.operations;
         self.messages += other.messages;

@@ -227,6 +227,9 @@ impl World {
     /// Control wants something sent. It asks without end about what liars claim: what is asked for after the
     /// attack has no answer.
     pub(super) fn ask(&mut self, node: usize, ping: PingId, to: Nid, word: Word) {
+        if self.plan.routers > 0 {
+            return self.ask_aside(node, ping, to, word);
+        }
         if self.plan.has_lies() && self.phase == Phase::Active {
             self.services.errands.push(Errand { node, ping, to, word, number: None, answer: None });
         }

@@ -13,7 +13,7 @@ use lnet_wire::{Body, Header, Nid};
 
 use super::NetKind;
 use super::lane::Surroundings;
-use super::ledger::{Leg, STRANGE};
+use super::ledger::{Hop, Leg, STRANGE};
 use super::memory::{Region, differs};
 use super::plan::happens;
 use super::report::Fault;
@@ -30,6 +30,9 @@ pub(super) struct Receiving {
     pub(super) span: Option<Span>,
 }
 
+/// A message that is being sent, where to, and since when.
+pub(super) type Sending = ((u32, Leg), Hop, u64);
+
 /// A message whose verdict is delayed.
 pub(super) struct Delayed {
     pub(super) rx: RxId,
@@ -43,7 +46,7 @@ pub(super) struct Delayed {
 /// What a driver knows of the messages of its shard.
 pub(super) struct Desk {
     pub(super) receiving: Vec<Option<Receiving>>,
-    pub(super) sending: Vec<Option<((u32, Leg), u64)>>,
+    pub(super) sending: Vec<Option<Sending>>,
     pub(super) delayed: Vec<Delayed>,
     /// Spans of siblings that were written, and what with: a driver with a bug writes them once more.
     pub(super) leased: VecDeque<(u64, Span, Vec<u8>)>,
@@ -69,6 +72,11 @@ pub(super) struct Up<'a, 'b> {
 }
 
 impl Up<'_, '_> {
+    /// The node, if what arrives here is to go on.
+    fn hop(&self) -> Hop {
+        self.around.plan.router(self.desk.life.0)
+    }
+
     /// What the shard says to a message.
     pub(super) fn decide(
         &mut self,
@@ -103,12 +111,17 @@ impl Up<'_, '_> {
         let span = match verdict {
             Verdict::Drop => {
                 self.desk.receiving[rx.0 as usize] = None;
-                return self.around.ledger.ended(message, true);
+                let hop = self.hop();
+                let is_fine = hop.is_none() || !self.around.plan.gentle;
+                self.around.ledger.expect(is_fine, "what can arrive does arrive", || {
+                    format!("{name} drops {message:?} {header:?}")
+                });
+                return self.around.ledger.ended(message, hop, true);
             }
             Verdict::Delay => None,
             Verdict::Deliver(span) => Some(span),
         };
-        if span.is_some() {
+        if span.is_some_and(|span| span.buffer.md().is_some()) {
             self.around.ledger.taken(message, self.desk.life);
         }
         if let (Some(span), Body::Get { .. }) = (span, header.body)
@@ -160,11 +173,11 @@ impl Uplink for Up<'_, '_> {
             self.around.ledger.fail("what arrives was sent", || format!("{header:?}"));
             return Verdict::Drop;
         };
-        let (node, life) = self.desk.life;
-        self.around.ledger.seen(message, (node, life, self.desk.machines));
+        let ((node, life), hop) = (self.desk.life, self.hop());
+        self.around.ledger.seen(message, hop, (node, life, self.desk.machines));
         // A connection brings the messages of all shards.
         let is_steered = self.around.plan.net == NetKind::Xdp;
-        let owner = self.desk.owner(header).filter(|_| is_steered);
+        let owner = self.desk.owner(from, header).filter(|_| is_steered);
         let own = owner.is_none_or(|owner| owner == u32::from(self.shard.id().0));
         let name = self.name;
         self.around.ledger.expect(own, "a message reaches the shard that it is for", || {
@@ -199,12 +212,12 @@ impl Uplink for Up<'_, '_> {
     }
 
     fn received(&mut self, now: Instant, rx: RxId, status: Status) {
-        let name = self.name;
+        let (name, hop) = (self.name, self.hop());
         self.around.trace.say(|| format!("{name} received {rx:?} {status:?}"));
         if let Some(at) = self.desk.delayed.iter().position(|delayed| delayed.rx == rx) {
             // The shard has not heard of it.
             let delayed = self.desk.delayed.swap_remove(at);
-            return self.around.ledger.ended(delayed.message, false);
+            return self.around.ledger.ended(delayed.message, hop, false);
         }
         let Some(receiving) = self.desk.receiving[rx.0 as usize].take() else {
             return self
@@ -215,12 +228,12 @@ impl Uplink for Up<'_, '_> {
         if status == Status::Ok {
             self.check_payload(&receiving);
         }
-        self.around.ledger.ended(receiving.message, status == Status::Ok);
+        self.around.ledger.ended(receiving.message, hop, status == Status::Ok);
         self.shard.received(now, rx, status);
     }
 
     fn sent(&mut self, now: Instant, tx: TxId, status: Status) {
-        let Some((message, since)) = self.desk.sending[tx.0 as usize].take() else {
+        let Some((message, hop, since)) = self.desk.sending[tx.0 as usize].take() else {
             return self
                 .around
                 .ledger
@@ -228,7 +241,7 @@ impl Uplink for Up<'_, '_> {
         };
         let name = self.name;
         self.around.trace.say(|| format!("{name} sent {message:?} {status:?}"));
-        self.around.ledger.sent(message, status);
+        self.around.ledger.sent(message, hop, status);
         match status {
             Status::Ok => {}
             Status::NeverSent(_) => self.around.counts.never_sent += 1,
@@ -274,9 +287,10 @@ impl Desk {
         }
     }
 
-    /// The shard that a header is for, unless its message's id decides that.
-    fn owner(&self, header: &Header) -> Option<u32> {
-        let (_, hash) = self.initiator_hashes.iter().find(|(nid, _)| *nid == header.source.nid)?;
+    /// The shard that a header is for, unless its message's id decides that. Frames of a router name the router
+    /// as initiator.
+    fn owner(&self, from: &Nid, header: &Header) -> Option<u32> {
+        let (_, hash) = self.initiator_hashes.iter().find(|(nid, _)| nid == from)?;
         let key = SteerKey::of(header, 0, *hash)?;
         let policy = self.policies[usize::from(key.portal)];
         let by_id = policy.unpack() == Some(Policy::Rotor)

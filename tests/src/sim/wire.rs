@@ -103,9 +103,9 @@ impl World {
         }
     }
 
-    fn locate(&self, nid: &Nid) -> Option<(usize, NiId)> {
-        let rails = 0..self.plan.rails;
-        let mut all = (0..self.nodes.len()).flat_map(|node| rails.clone().map(move |rail| (node, rail)));
+    pub(super) fn locate(&self, nid: &Nid) -> Option<(usize, NiId)> {
+        let rails = |node| (0..self.plan.rails_of(node)).map(move |rail| (node, rail));
+        let mut all = (0..self.nodes.len()).flat_map(rails);
         let (node, rail) = all.find(|(node, rail)| node::nid(&self.plan, *node, *rail) == *nid)?;
         Some((node, NiId(u16::from(rail))))
     }

@@ -16,6 +16,7 @@ use super::node::{self, Identity, Node, PORTALS_USED, draw_keys};
 use super::plan::{FRIENDLY_NS, MS, Plan, happens};
 use super::pool::Pool;
 use super::report::{Counts, Fault};
+use super::routers::Asked;
 use super::services::Services;
 use super::strangers::Stranger;
 use super::streams::{StreamStep, Streams};
@@ -118,6 +119,11 @@ pub(super) enum Happening {
         node: usize,
         life: u32,
     },
+    /// A router dies, or is there again.
+    Die(usize),
+    Return(usize),
+    /// The answer to a ping or push that a node's control has asked for.
+    Answer(u32),
     /// A look whether the phase is over.
     Check,
 }
@@ -171,6 +177,8 @@ pub(super) struct World {
     /// Names of hostile nodes.
     pub(super) strangers: Vec<Stranger>,
     pub(super) services: Services,
+    /// Pings and pushes of controls, where there are routers.
+    pub(super) asked: Vec<Asked>,
 }
 
 impl World {
@@ -212,6 +220,7 @@ impl World {
             trials: Vec::new(),
             strangers,
             services: Services::default(),
+            asked: Vec::new(),
             random,
             plan,
         };
@@ -229,7 +238,8 @@ impl World {
         let pool = self.pools.len() - 1;
         let identity = &self.identities[number];
         let bytes = self.datagram_max_bytes[number];
-        Node::new(&self.plan, identity, (life, &keys), bytes, pool, &mut self.random, &self.bugs)
+        let life = (life, &keys, Instant(self.now));
+        Node::new(&self.plan, identity, life, bytes, pool, &mut self.random, &self.bugs)
     }
 
     /// Has something happen.
@@ -254,6 +264,7 @@ impl World {
         let start = self.now;
         for number in 0..self.nodes.len() {
             self.post_buckets(number);
+            self.begin_routing(number);
         }
         if let Some(cut) = &plan.cut {
             self.introductions = self.introductions();
@@ -325,6 +336,9 @@ impl World {
             Happening::Closed { node, ni, rail, life } => self.closed(node, NiId(ni), rail, life),
             Happening::Snapshot { node, shard, life } => self.take_snapshot(node, shard, life),
             Happening::Control { node, life } => self.time_out_control(node, life),
+            Happening::Die(node) => self.router_dies(node),
+            Happening::Return(node) => self.router_returns(node),
+            Happening::Answer(asked) => self.answer_aside(asked as usize),
             Happening::Check => self.check_phase(),
         }
     }
@@ -390,6 +404,11 @@ impl World {
                 self.at(at, happening);
             }
         }
+        for _ in 0..plan.deaths {
+            let at = start + self.random.bits() % plan.active_ns;
+            let node = plan.hosts() + self.random.below(plan.routers);
+            self.at(at, Happening::Die(node));
+        }
         for _ in 0..plan.mtu_changes {
             let at = start + self.random.bits() % plan.active_ns;
             self.at(at, Happening::Mtu);
@@ -421,6 +440,13 @@ impl World {
             return;
         };
         lane.turn_at = None;
+        if let Some((_, rest_ns)) = self.plan.slow.filter(|(slow, _)| *slow == node) {
+            if lane.rests_until > now {
+                let until = lane.rests_until;
+                return self.request_turn(node, shard, until);
+            }
+            lane.rests_until = now + rest_ns;
+        }
         if self.phase == Phase::Active && happens(&mut self.random, self.plan.stalls) {
             self.counts.add(Fault::Stalled);
             let at = now + 1 + self.random.bits() % self.plan.stall_ns;
@@ -546,9 +572,12 @@ impl World {
 
     /// A node ends without a word, and begins a new life.
     fn restart(&mut self, number: usize) {
-        if self.phase != Phase::Active {
-            return;
+        if self.phase == Phase::Active {
+            self.begin_anew(number);
         }
+    }
+
+    pub(super) fn begin_anew(&mut self, number: usize) {
         self.counts.add(Fault::Restart);
         let former = self.nodes[number].life;
         self.trace.say(|| format!("node {number} restarts"));
@@ -567,6 +596,7 @@ impl World {
         self.posted.retain(|posted| posted.node != number);
         self.shared.retain(|shared| shared.node != number);
         self.post_buckets(number);
+        self.begin_routing(number);
     }
 
     pub(super) fn into_outcome(mut self) -> Outcome {
