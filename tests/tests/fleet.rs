@@ -51,6 +51,47 @@ fn a_run_follows_from_its_seed() {
     assert_ne!(told(3), told(4));
 }
 
+fn behind_routers() -> Fleet {
+    Fleet::parse(include_str!("../data/fleets/routers.yaml")).unwrap()
+}
+
+/// Each Put and each ACK meets one router, and none is lost.
+#[test]
+fn nodes_behind_routers_lose_nothing_without_faults() {
+    let mut fleet = behind_routers();
+    fleet.faults.clear();
+    for seed in 1..=3 {
+        let report = good(&fleet, seed);
+        assert_eq!((report.failed, report.dropped_at_routers, report.hops_max), (0, 0, 1), "{report}");
+        assert_eq!((report.routes, report.routes_up), (60 * 3 + 6 * 6, report.routes), "{report}");
+        assert!(report.forwarded >= 2 * 60 * 60 * 4, "{report}");
+    }
+}
+
+/// A router that dies is left, and used again when it is back.
+#[test]
+fn nodes_leave_routers_that_fail_and_come_back_to_them() {
+    let fleet = behind_routers();
+    for seed in 1..=6 {
+        let report = good(&fleet, seed);
+        assert!(report.lost_at_routers > 0 && report.routes_down_max > 0, "{report}");
+        assert_eq!((report.routes_up, report.looped), (report.routes, 0), "{report}");
+        assert_eq!(report.acked + report.failed, report.puts, "{report}");
+    }
+}
+
+/// What three routers send to each other that lead round ends: it meets few of them, and is counted.
+#[test]
+fn messages_that_go_round_end() {
+    let fleet = Fleet::parse(include_str!("../../examples/topologies/router-loops.yaml")).unwrap();
+    for seed in 1..=3 {
+        let report = run(&fleet, seed, measure, |_| {});
+        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}\n{report}");
+        assert_eq!((report.acked, report.failed), (0, report.puts), "seed {seed}\n{report}");
+        assert!(report.looped > 0 && report.hops_max <= 16, "seed {seed}\n{report}");
+    }
+}
+
 /// The plot has a line from the first sample to the last one, and a ground for each fault.
 #[test]
 fn convergence_is_drawn() {

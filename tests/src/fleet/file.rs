@@ -12,6 +12,8 @@ const RAILS_MAX: usize = 16;
 /// NIs of a node at most: a pair of them is a bit.
 pub(super) const NIS_MAX: usize = 8;
 const LATENCY_US_MAX: u64 = 1_000_000;
+/// Buffers of each pool of a router at most.
+const BUFFERS_MAX: u32 = 1 << 14;
 
 /// A fleet: rails, nodes whose NIs are plugged into them, faults over time, and what the nodes say to each
 /// other.
@@ -59,6 +61,38 @@ pub struct Group {
     pub discovery: bool,
     /// Behaviour of hostile ones: `silent`, `unacknowledging`, `lying` or `naming`.
     pub hostile: Option<Hostility>,
+    /// Buffers of each pool of routers; without any they forward nothing.
+    #[serde(default)]
+    pub router_buffers: u32,
+    /// Nets that they reach by routers.
+    #[serde(default)]
+    pub routes: Vec<RoutePlan>,
+    /// The group that they talk to; all that they reach without one, but for routers.
+    pub talks_to: Option<String>,
+}
+
+/// Routes of each node of a group.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RoutePlan {
+    /// The net that they lead to.
+    pub net: String,
+    /// The group of the routers.
+    pub gateways: String,
+    /// How many of these each node uses, evenly spread; all without a number.
+    pub each: Option<u32>,
+    /// How many routers lie between, if that is said.
+    pub hops: Option<u8>,
+}
+
+impl RoutePlan {
+    /// The net that it leads to.
+    ///
+    /// # Errors
+    /// Expectations of a net.
+    pub fn net(&self) -> Result<Net, String> {
+        net_named(&self.net)
+    }
 }
 
 /// An NI of each node of a group, with the link that leads from it to its rail.
@@ -95,6 +129,9 @@ pub struct Fault {
     /// comes through and none is told.
     #[serde(default)]
     pub link_down: bool,
+    /// How long what the nodes send takes longer, in microseconds: such nodes are slow, and not down.
+    #[serde(default)]
+    pub slow_us: u64,
     /// Whether the nodes begin anew in the end and know nothing. Otherwise they go on with what they knew.
     #[serde(default)]
     pub restart: bool,
@@ -154,13 +191,14 @@ impl NiPlan {
     /// # Errors
     /// What is expected instead.
     pub fn net(&self) -> Result<Net, String> {
-        let net = self.net.parse::<Net>().ok();
-        let net =
-            net.filter(|net| matches!(net.net_type(), NetType::XDP | NetType::TCP) && net.number() < 256);
-        net.ok_or_else(|| {
-            format!("net {}: xdp, tcp, and such with a number up to 255 are expected", self.net)
-        })
+        net_named(&self.net)
     }
+}
+
+fn net_named(name: &str) -> Result<Net, String> {
+    let net = name.parse::<Net>().ok();
+    let net = net.filter(|net| matches!(net.net_type(), NetType::XDP | NetType::TCP) && net.number() < 256);
+    net.ok_or_else(|| format!("net {name}: xdp, tcp, and such with a number up to 255 are expected"))
 }
 
 impl Fleet {
@@ -197,9 +235,17 @@ impl Fleet {
     pub(super) fn reachable(&self, group: usize) -> u32 {
         let nets = |group: &Group| group.nis.iter().filter_map(|ni| ni.net().ok()).collect::<Vec<_>>();
         let own = self.groups.get(group).map(nets).unwrap_or_default();
-        let shares = |group: &&Group| nets(group).iter().any(|net| own.contains(net));
-        let sharing = self.groups.iter().filter(shares).map(|group| group.nodes);
-        sharing.fold(0, u32::saturating_add).saturating_sub(1)
+        let of = self.groups.get(group);
+        let leads = |net: &Net| of.is_some_and(|of| of.routes.iter().any(|route| route.net() == Ok(*net)));
+        let shares = |group: &&Group| nets(group).iter().any(|net| own.contains(net) || leads(net));
+        let is_meant = |group: &&Group| {
+            let talks_to = of.and_then(|of| of.talks_to.as_ref());
+            group.router_buffers == 0 && talks_to.is_none_or(|name| *name == group.name)
+        };
+        let sharing = self.groups.iter().filter(|group| shares(group) && is_meant(group));
+        let is_among = of.is_some_and(|of| is_meant(&of));
+        let sum = sharing.map(|group| group.nodes).fold(0, u32::saturating_add);
+        sum.saturating_sub(is_among.into())
     }
 
     fn check(&self) -> Result<(), String> {
@@ -215,6 +261,7 @@ impl Fleet {
         }
         for group in &self.groups {
             self.check_nis(group).map_err(|error| format!("group {}: {error}", group.name))?;
+            self.check_routes(group).map_err(|error| format!("group {}: {error}", group.name))?;
         }
         for fault in &self.faults {
             self.check_fault(fault).map_err(|error| format!("faults: {error}"))?;
@@ -234,12 +281,33 @@ impl Fleet {
         Ok(())
     }
 
+    fn check_routes(&self, group: &Group) -> Result<(), String> {
+        if group.router_buffers > BUFFERS_MAX {
+            return Err(format!("router_buffers {}: up to {BUFFERS_MAX} are expected", group.router_buffers));
+        }
+        for RoutePlan { net, gateways, each, .. } in &group.routes {
+            net_named(net)?;
+            let routers = self.groups.iter().find(|its| its.name == *gateways && its.router_buffers > 0);
+            let nodes = routers
+                .ok_or_else(|| format!("gateways {gateways}: no group of routers has that name"))?
+                .nodes;
+            if each.is_some_and(|each| !(1..=nodes).contains(&each)) {
+                return Err(format!("each {}: 1 to {nodes} are expected", each.unwrap_or(0)));
+            }
+        }
+        let is_known = |name: &String| self.groups.iter().any(|its| its.name == *name);
+        match group.talks_to.as_ref().filter(|name| !is_known(name)) {
+            Some(name) => Err(format!("talks_to {name}: no group has that name")),
+            None => Ok(()),
+        }
+    }
+
     fn known_rail(&self, name: &str) -> Result<(), String> {
         self.rail_index(name).map(|_| ()).ok_or_else(|| format!("rail {name}: no rail has that name"))
     }
 
     fn check_fault(&self, fault: &Fault) -> Result<(), String> {
-        let Fault { rail, links, nodes, from_s, to_s, link_down, restart } = fault;
+        let Fault { rail, links, nodes, from_s, to_s, link_down, slow_us, restart } = fault;
         if !(0.0..1e6).contains(from_s) || !(*from_s..1e6).contains(to_s) {
             return Err(format!("from_s {from_s}, to_s {to_s}: the first is expected to come first"));
         }
@@ -253,16 +321,19 @@ impl Fleet {
             Ok(group)
         };
         match (rail, links, nodes) {
-            (Some(rail), None, None) if !restart => self.known_rail(rail),
-            (None, Some(Links { group: name, ni, first, count }), None) if !restart => {
+            _ if *slow_us > LATENCY_US_MAX => Err(format!("slow_us {slow_us}: up to {LATENCY_US_MAX} is expected")),
+            (Some(rail), None, None) if !restart && *slow_us == 0 => self.known_rail(rail),
+            (None, Some(Links { group: name, ni, first, count }), None) if !restart && *slow_us == 0 => {
                 let nis = group(name, *first, *count)?.nis.len();
                 if *ni < nis { Ok(()) } else { Err(format!("ni {ni}: below {nis} is expected")) }
             }
-            (None, None, Some(Nodes { group: name, first, count })) if !link_down => {
+            (None, None, Some(Nodes { group: name, first, count }))
+                if !(*link_down || *restart && *slow_us > 0) =>
+            {
                 group(name, *first, *count).map(|_| ())
             }
             _ => Err(
-                "one of rail, links and nodes is expected, link_down with the first two, restart with nodes"
+                "one of rail, links and nodes is expected, link_down with the first two, restart or slow_us with nodes"
                     .to_owned(),
             ),
         }
@@ -343,6 +414,21 @@ workload: {peers_per_node: 2, puts_per_second: 1, seconds: 5}
     }
 
     #[test]
+    fn what_is_wrong_with_routers_is_said() {
+        check("nodes: 3", "nodes: 3, router_buffers: 16385", "group all: router_buffers 16385: up to 16384");
+        check("nodes: 3", "nodes: 3, talks_to: few", "group all: talks_to few: no group has that name");
+        let routes = |route: &str| format!("nodes: 3, routes: [{{{route}}}]");
+        check(
+            "nodes: 3",
+            &routes("net: tcp1, gateways: all"),
+            "gateways all: no group of routers has that name",
+        );
+        check("nodes: 3", &routes("net: gni, gateways: all"), "group all: net gni: xdp, tcp");
+        let routes = format!("router_buffers: 1, {}", routes("net: tcp1, gateways: all, each: 4"));
+        check("nodes: 3", &routes, "each 4: 1 to 3 are expected");
+    }
+
+    #[test]
     fn what_is_wrong_with_a_fault_is_said() {
         let wrong = |fault: &str, expected: &str| {
             check("workload", &format!("faults: [{{{fault}}}]\nworkload"), expected);
@@ -351,7 +437,9 @@ workload: {peers_per_node: 2, puts_per_second: 1, seconds: 5}
         wrong("rail: up, from_s: 1, to_s: 2", "rail up: no rail");
         wrong("from_s: 1, to_s: 2", "one of rail, links and nodes");
         wrong("rail: left, nodes: {group: all}, from_s: 1, to_s: 2", "one of rail, links and nodes");
-        wrong("rail: left, restart: true, from_s: 1, to_s: 2", "restart with nodes");
+        wrong("rail: left, restart: true, from_s: 1, to_s: 2", "restart or slow_us with nodes");
+        wrong("rail: left, slow_us: 1, from_s: 1, to_s: 2", "restart or slow_us with nodes");
+        wrong("nodes: {group: all}, slow_us: 1000001, from_s: 1, to_s: 2", "slow_us 1000001: up to");
         wrong("nodes: {group: all}, link_down: true, from_s: 1, to_s: 2", "link_down with the first two");
         wrong("nodes: {group: few}, from_s: 1, to_s: 2", "group few: no group");
         wrong("nodes: {group: all, first: 2, count: 2}, from_s: 1, to_s: 2", "group all has 3 nodes");

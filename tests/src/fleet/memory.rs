@@ -4,6 +4,7 @@ use lnet_core::limits::Limits;
 use lnet_core::time::Instant;
 
 use super::node::{LIMITS, Member, PEERS_MAX, shard_of};
+use super::routes::Routing;
 use super::{World, nids_of};
 
 /// Runs something and says how many bytes are allocated after it that were not before; fewer than none if it
@@ -22,8 +23,9 @@ impl World<'_> {
         let mut alone_bytes = 0;
         let mut number = 0;
         for group in &self.fleet.groups {
-            let mut member =
-                Some(Member::new((number, 0), nids_of(self.fleet, group, number), group.discovery, true, 0));
+            let (nids, routing) =
+                (nids_of(self.fleet, group, number), Routing::of(self.fleet, group, number));
+            let mut member = Some(Member::routed((number, 0), nids, group.discovery, true, 0, routing));
             while member.as_mut().and_then(|member| member.poll(Instant(self.now))).is_some() {}
             alone_bytes -= measure(&mut || drop(member.take())) * i64::from(group.nodes);
             number += group.nodes;

@@ -12,6 +12,7 @@ mod memory;
 mod network;
 mod node;
 mod report;
+mod routes;
 mod stage;
 mod traffic;
 mod two_rails;
@@ -24,7 +25,7 @@ use lnet_core::node::{PingId, RequestId};
 use lnet_core::time::Instant;
 use lnet_wire::{Header, Nid};
 
-pub use file::{Fault, Fleet, Group, Links, NiPlan, Nodes, Rail, Workload};
+pub use file::{Fault, Fleet, Group, Links, NiPlan, Nodes, Rail, RoutePlan, Workload};
 pub use hostile::Hostility;
 pub use memory::Measure;
 pub use node::nid;
@@ -35,6 +36,7 @@ pub use two_rails::TwoRails;
 use crate::bpf::random::Random;
 use network::Place;
 use node::{Member, nid_on};
+use routes::{RouterWatch, Routing};
 
 const SECOND_NS: u64 = 1_000_000_000;
 /// How long messages under way may take at the end of a run.
@@ -120,9 +122,12 @@ struct World<'a> {
     changed_at: u64,
     /// Pairs of nodes that have talked.
     talked: HashSet<(u32, u32)>,
+    /// Pairs of nodes of which one has had an ACK of the other.
+    acked: HashSet<(u32, u32)>,
     arrived: HashSet<u64>,
     /// Pings of nodes to others that are under way, and since when.
     pinged: HashMap<(u32, RequestId), (Nid, u64)>,
+    router_watch: RouterWatch,
 }
 
 /// A Put that is under way.
@@ -155,7 +160,8 @@ impl<'a> World<'a> {
         let (mut members, mut places) = (Vec::new(), Vec::new());
         for (number, (at, group)) in (0..).zip(groups) {
             let nids = nids_of(fleet, group, number);
-            members.push(Member::new((number, 0), nids, group.discovery, true, random.bits()));
+            let routing = Routing::of(fleet, group, number);
+            members.push(Member::routed((number, 0), nids, group.discovery, true, random.bits(), routing));
             places.push(Place::new(at));
         }
         let report = FleetReport::of(fleet);
@@ -174,8 +180,10 @@ impl<'a> World<'a> {
             under_way: HashMap::new(),
             changed_at: 0,
             talked: HashSet::new(),
+            acked: HashSet::new(),
             arrived: HashSet::new(),
             pinged: HashMap::new(),
+            router_watch: RouterWatch::default(),
         };
         world.begin();
         world
@@ -187,9 +195,10 @@ impl<'a> World<'a> {
             let mut partners = HashSet::new();
             let reachable = self.fleet.reachable(self.places[number as usize].group);
             let wanted = self.fleet.workload.peers_per_node.min(reachable);
+            let wanted = if self.is_router(number) { 0 } else { wanted };
             while partners.len() < wanted as usize {
                 let partner = self.below(nodes) as u32;
-                if partner != number && self.has_common_net(number, partner) {
+                if self.may_talk(number, partner) {
                     partners.insert(partner);
                 }
             }
@@ -202,7 +211,7 @@ impl<'a> World<'a> {
             let first = self.below(SECOND_NS);
             if self.hostility(number).is_some() {
                 self.at(first, Event::Attack(number));
-            } else if self.fleet.workload.puts_per_second > 0.0 {
+            } else if self.fleet.workload.puts_per_second > 0.0 && !self.is_router(number) {
                 self.at(first, Event::Put(number));
             }
         }
@@ -242,6 +251,7 @@ impl<'a> World<'a> {
             }
         }
         self.check_rest();
+        self.check_routers();
     }
 
     /// The node in its present life.
@@ -318,6 +328,7 @@ impl<'a> World<'a> {
             self.report.converged_s = Some(seconds);
         }
         self.report.samples.push(sample);
+        self.count_routes();
         let next = self.now + (self.end / SAMPLES).max(1);
         if next <= self.end {
             self.at(next, Event::Sample);

@@ -29,13 +29,15 @@ pub(super) struct Place {
     /// The faults of its links, by NI.
     links: [Faults; NIS_MAX],
     faults: Faults,
+    /// How long what it sends takes longer.
+    slow_us: u64,
     /// Until when it does nothing, while it is down.
     pub(super) back_at: u64,
 }
 
 impl Place {
     pub(super) const fn new(group: usize) -> Self {
-        Self { group, life: 0, links: [0; NIS_MAX], faults: 0, back_at: 0 }
+        Self { group, life: 0, links: [0; NIS_MAX], faults: 0, slow_us: 0, back_at: 0 }
     }
 
     pub(super) const fn is_down(&self) -> bool {
@@ -111,7 +113,8 @@ impl World<'_> {
                 return None;
             }
         }
-        let latency_ns = latency_us * 1000;
+        let sender = self.place_of(from).map_or(0, |(number, _)| self.places[number as usize].slow_us);
+        let latency_ns = (latency_us + sender) * 1000;
         Some(waited_ns + latency_ns + self.below(latency_ns / 4 + 1))
     }
 
@@ -166,7 +169,14 @@ impl World<'_> {
 
     fn fail_node(&mut self, number: u32, fault: &Fault, begins: bool) {
         let place = &mut self.places[number as usize];
+        if fault.slow_us > 0 {
+            place.slow_us = if begins { fault.slow_us } else { 0 };
+            return;
+        }
         count(&mut place.faults, begins);
+        let is_down = place.is_down();
+        self.note_router(number, is_down);
+        let place = &mut self.places[number as usize];
         if begins {
             place.back_at = place.back_at.max((fault.to_s * SECOND_NS as f64) as u64);
         } else if fault.restart {
@@ -185,7 +195,9 @@ impl World<'_> {
         let seed = self.random.bits();
         let member = &mut self.members[number as usize];
         let (nids, partners) = (member.nids.clone(), core::mem::take(&mut member.partners));
-        *member = Member { partners, ..Member::new((number, life), nids, takes_part, true, seed) };
+        let routing = member.routing.clone();
+        let anew = Member::routed((number, life), nids, takes_part, true, seed, routing);
+        *member = Member { partners, ..anew };
         self.report.restarts += 1;
         let before = self.under_way.len();
         self.under_way.retain(|_, put| put.from != number);

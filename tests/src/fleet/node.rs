@@ -17,6 +17,8 @@ use lnet_core::{Shard, ShardConfig};
 use lnet_wire::{Global, Header, Net, NetType, Nid, ProcessId};
 use lnet_xdp_proto::{FACTS, NET_TUNABLES};
 
+use super::routes::{Routing, fill_pools};
+
 /// Which of the limits of a shard says how many NIDs of peers it has room for; the rest is as small as a
 /// fleet lets it be.
 pub(super) const PEERS_MAX: u32 = 256;
@@ -61,6 +63,9 @@ pub(super) struct Member {
     pub(super) takes_part: bool,
     /// Peers that it talks to.
     pub(super) partners: Vec<u32>,
+    pub(super) routing: Routing,
+    /// Messages that may arrive at once.
+    pub(super) incoming: u32,
 }
 
 /// The NID of the first NI of a node on the xdp net of this number.
@@ -121,15 +126,29 @@ impl Member {
         holds: bool,
         seed: u64,
     ) -> Self {
+        Self::routed((number, life), nids, takes_part, holds, seed, Routing::default())
+    }
+
+    /// A node with what it has to do with routers.
+    pub(super) fn routed(
+        (number, life): (u32, u32),
+        nids: Vec<(u8, Nid)>,
+        takes_part: bool,
+        holds: bool,
+        seed: u64,
+        routing: Routing,
+    ) -> Self {
+        let (limits, router_buffers_max) = (routing.limits(), routing.buffers_max());
         let nets = [NetType::XDP, NetType::TCP];
-        let config = NodeConfig { peers_max: 4096, ..NodeConfig::new(1, LIMITS.nis, &nets) };
+        let config =
+            NodeConfig { peers_max: 4096, router_buffers_max, ..NodeConfig::new(1, LIMITS.nis, &nets) };
         let mut node = Node::new(config);
         if holds {
             node.gate_requests();
         }
         let topology = node.poll_snapshot().expect("a node has a snapshot");
         let cookie = (u64::from(life) << 32) | (u64::from(number) + 1);
-        let mut shard = Shard::new(shard_config(LIMITS, cookie, seed, topology));
+        let mut shard = Shard::new(shard_config(limits, cookie, seed, topology));
         let queue = shard.create_event_queue(LIMITS.events).expect("an event queue");
         let entry = shard.attach_entry(&EntrySpec::new(PORTAL, MATCH_BITS)).expect("an entry");
         let options = MdOptions::PUT | MdOptions::MANAGE_REMOTE;
@@ -141,10 +160,24 @@ impl Member {
             (Global::RetryCount, i64::from(RETRY_COUNT)),
         ];
         let settings = settings.map(|(setting, value)| NodeChange::Set { setting, value });
-        let changes = settings.into_iter().chain((0..).zip(&nids).map(add)).collect();
+        let changes =
+            settings.into_iter().chain((0..).zip(&nids).map(add)).chain(routing.changes()).collect();
         node.handle_request(Instant(0), Request::batch(changes)).expect("there is no other request");
         let (published, partners, waiting) = (Arc::default(), Vec::new(), BTreeSet::new());
-        Self { node, shard, queue, nids, waiting, published, timer: None, takes_part, partners }
+        let incoming = limits.incoming;
+        Self {
+            node,
+            shard,
+            queue,
+            nids,
+            waiting,
+            published,
+            timer: None,
+            takes_part,
+            partners,
+            routing,
+            incoming,
+        }
     }
 
     /// Has its state machine and its shard hear of each other, opens and closes its NIs; what else the state
@@ -177,6 +210,10 @@ impl Member {
                 }
                 Action::Close { ni } => self.node.handle_report(now, Report::Closed { ni }),
                 Action::Publish(bytes) => self.published = bytes,
+                Action::Pools(totals) => {
+                    fill_pools(&mut self.shard, totals);
+                    self.node.handle_report(now, Report::Pools { result: Ok(()) });
+                }
                 Action::Forget { .. } | Action::Steer { .. } | Action::Disconnect { .. } => {}
                 action => return Some(action),
             }
@@ -187,7 +224,7 @@ impl Member {
     /// on.
     pub(super) fn arrive(&mut self, now: Instant, from: &Nid, to: &Nid, header: &Header) {
         let Some(ni) = self.slot_of(to) else { return };
-        let Some(rx) = (0..LIMITS.incoming).map(RxId).find(|rx| !self.waiting.contains(rx)) else { return };
+        let Some(rx) = (0..self.incoming).map(RxId).find(|rx| !self.waiting.contains(rx)) else { return };
         let verdict = self.shard.header(now, ni, from, rx, header);
         self.go_on(now, rx, verdict);
     }

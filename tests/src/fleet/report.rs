@@ -59,6 +59,29 @@ pub struct FleetReport {
     pub peer_bytes: f64,
     /// Bytes that the NIDs of a peer take in each shard, as the allocator counts them.
     pub shard_bytes: f64,
+    /// Pings and pushes to gateways.
+    pub gateway_checks: u64,
+    /// Messages that routers have sent on.
+    pub forwarded: u64,
+    /// Messages that routers have dropped.
+    pub dropped_at_routers: u64,
+    /// Dropped messages that would have gone round.
+    pub looped: u64,
+    /// Messages that went to routers which were down.
+    pub lost_at_routers: u64,
+    /// Most routers that a Put has met.
+    pub hops_max: u32,
+    /// How long nodes that used a router went on to send to it after its death: half of them at most, 99 of a
+    /// hundred, all.
+    pub left_s: [f64; 3],
+    /// Routes of all nodes.
+    pub routes: u64,
+    /// Routes that are up in the end.
+    pub routes_up: u64,
+    /// Most routes that were down at once.
+    pub routes_down_max: u64,
+    /// How long after the last router had returned all routes were up again.
+    pub routes_back_s: Option<f64>,
     /// When something fails, from and to, in seconds.
     pub faults: Vec<(f64, f64)>,
     /// How it went.
@@ -94,6 +117,27 @@ impl fmt::Display for FleetReport {
             self.peers,
             per_node(self.peers)
         )?;
+        if self.routes > 0 {
+            let [half, most, all] = self.left_s;
+            let back = self.routes_back_s.map_or("-".to_owned(), |seconds| format!("{seconds:.3} s"));
+            writeln!(to, "{:<34}{:>14}", "messages forwarded", self.forwarded)?;
+            writeln!(to, "{:<34}{:>14}", "dropped by routers", self.dropped_at_routers)?;
+            writeln!(to, "{:<34}{:>14}", "of them in loops", self.looped)?;
+            writeln!(to, "{:<34}{:>14}", "most routers that a put has met", self.hops_max)?;
+            writeln!(to, "{:<34}{:>14}", "tries lost at routers", self.lost_at_routers)?;
+            writeln!(
+                to,
+                "{:<34}{half:>12.3} s   99 of 100: {most:.3} s, all: {all:.3} s",
+                "half have left a dead router after"
+            )?;
+            writeln!(
+                to,
+                "{:<34}{:>14}   up: {}, down at once: {}",
+                "routes", self.routes, self.routes_up, self.routes_down_max
+            )?;
+            writeln!(to, "{:<34}{back:>14}", "all routes are up again after")?;
+            writeln!(to, "{:<34}{:>14}", "pings and pushes to gateways", self.gateway_checks)?;
+        }
         writeln!(to, "{:<34}{:>14.0}", "bytes of a peer, measured", self.peer_bytes)?;
         write!(to, "{:<34}{:>14.0}", "and of its nids in each shard", self.shard_bytes)
     }

@@ -28,7 +28,11 @@ impl World<'_> {
             // Each knows one NID of the other: one of a net that both are on.
             let nets: Vec<_> = member.nids.iter().map(|(_, nid)| nid.net()).collect();
             let other = &self.members[partner as usize].nids;
-            let common: Vec<_> = other.iter().filter(|(_, nid)| nets.contains(&nid.net())).collect();
+            // Or of one that routes lead to.
+            let is_common = |nid: &Nid| nets.contains(&nid.net());
+            let is_near = other.iter().any(|(_, nid)| is_common(nid));
+            let leads = |nid: &Nid| if is_near { is_common(nid) } else { self.has_route(number, nid.net()) };
+            let common: Vec<_> = other.iter().filter(|(_, nid)| leads(nid)).collect();
             let (_, nid) = *common[partner as usize % common.len()];
             if !self.is_hostile(number, partner) && self.talked.insert((number, partner)) {
                 self.changed_at = self.now;
@@ -67,6 +71,9 @@ impl World<'_> {
         let now = Instant(self.now);
         let reached = self.place_of(&to).filter(|_| self.is_reached(&source, &to));
         let Some((number, _)) = reached else { return self.lost(from, tx, (source, to), &header.body) };
+        if self.is_router(number) {
+            self.note_forwarded(header);
+        }
         let member = &mut self.members[number as usize];
         member.arrive(now, &source, &to, header);
         self.at(self.now + SENT_NS, Event::Sent { node: from, tx, path: (source, to), status: Status::Ok });
@@ -107,6 +114,13 @@ impl World<'_> {
         if let Some((to, _)) = reached.filter(|(to, _)| self.hostility(*to).is_some()) {
             let bytes = self.hostile_answer(to, &nid, length_bytes);
             return self.answer(from, (ping, source, nid), bytes);
+        }
+        if let Some((to, _)) = reached.filter(|(to, _)| self.is_router(*to)) {
+            let member = &mut self.members[to as usize];
+            if let Some(ni) = member.slot_of(&nid) {
+                member.node.handle_report(Instant(self.now), Report::Pinged { ni });
+                self.settle(to);
+            }
         }
         let bytes = reached.map(|(to, _)| {
             let answer = &self.members[to as usize].published;
@@ -226,7 +240,9 @@ impl World<'_> {
         let best = nis.iter().map(|(health, _)| *health).max();
         let mut nids = nis.iter().filter(|(health, _)| Some(*health) == best).map(|(_, nid)| *nid);
         let turn = self.order as usize % nids.clone().count().max(1);
-        let sent = nids.nth(turn).is_some_and(|source| self.send(&source, &nid, event(source)));
+        let source = nids.nth(turn);
+        let source = source.or_else(|| self.leaves_by(number, &nid).filter(|_| nis.is_empty()));
+        let sent = source.is_some_and(|source| self.send(&source, &nid, event(source)));
         if !sent {
             self.unanswered(self.life(number), ping, nid);
         }
@@ -238,7 +254,12 @@ impl World<'_> {
         for ni in (0..slots).map(NiId) {
             while let Some(lent) = self.members[number as usize].shard.poll_transmit(now, ni) {
                 let transmit = *lent.transmit;
-                let source = transmit.header.source.nid;
+                // The header of a routed message has another node's NID.
+                let Some(local) = self.members[number as usize].shard.topology().ni(transmit.ni) else {
+                    continue;
+                };
+                let source = local.nid;
+                self.note_hop(number, &transmit.next_hop);
                 let (to, tx, header) = (transmit.next_hop, transmit.tx, Box::new(transmit.header));
                 let put = header.body;
                 if !self.send(&source, &to, Event::Arrive { from, source, to, tx, header }) {
@@ -283,8 +304,11 @@ impl World<'_> {
                 state.is_acked |= is_acked;
             }
             if event.unlinked()
-                && let Some(Put { is_acked, .. }) = self.under_way.remove(&put)
+                && let Some(Put { is_acked, from, to, .. }) = self.under_way.remove(&put)
             {
+                if is_acked {
+                    self.acked.insert((from, to));
+                }
                 let count = if is_acked { &mut self.report.acked } else { &mut self.report.failed };
                 *count += 1;
             } else if event.kind() == EventKind::Send && event.status() != Status::Ok {
