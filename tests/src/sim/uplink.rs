@@ -287,8 +287,8 @@ impl Desk {
         }
     }
 
-    /// The shard that a header is for, unless its message's id decides that. Frames of a router name the router
-    /// as initiator.
+    /// The shard that a header is for, unless its message's id decides that. Frames of a router name the
+    /// router as initiator.
     fn owner(&self, from: &Nid, header: &Header) -> Option<u32> {
         let (_, hash) = self.initiator_hashes.iter().find(|(nid, _)| nid == from)?;
         let key = SteerKey::of(header, 0, *hash)?;
