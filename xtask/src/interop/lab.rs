@@ -371,7 +371,7 @@ fn is_odd(line: &str) -> bool {
 }
 
 /// Complaints of kernel nodes that are to be expected, by their parts, and why.
-const ORDINARY: [(&[&str], &str); 10] = [
+const ORDINARY: [(&[&str], &str); 11] = [
     (
         &["LNetError: ", "lnet_router_discovery_ping_reply()) Peer 10.7", "routing feature is not turned on"],
         "a daemon is a gateway and does not route, or not yet",
@@ -387,6 +387,10 @@ const ORDINARY: [(&[&str], &str); 10] = [
     (
         &["LustreError: ", "brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -110"],
         "a request that a daemon had when it was killed expires",
+    ),
+    (
+        &["LustreError: ", "brw_client_done_rpc()) BRW RPC to 12345-10.78.0.60@tcp2 failed with -110"],
+        "a request that a router had when it was killed expires",
     ),
     (
         &["LustreError: ", "brw_client_done_rpc()) BRW RPC to 12345-10.77.0.50@tcp failed with -4"],
