@@ -85,10 +85,10 @@ fn a_link_that_drops_long_frames_loses_no_message() {
 
 /// Nodes on two nets, with routers between them that are slow, die and return, and have little room: what can
 /// arrive does, and all that a router has for messages is there again in the end.
-fn behind_routers(net: NetKind, runs: u64) {
+fn behind_routers(net: NetKind, seeds: impl IntoIterator<Item = u64>) {
     let options = Options { net, routers: true, ..Options::DEFAULT };
     let mut sums = Counts::default();
-    for seed in 1..=runs {
+    for seed in seeds {
         let outcome = sim::run(seed, &options);
         let (violation, net) = (outcome.violation, net.name());
         assert!(
@@ -103,12 +103,13 @@ fn behind_routers(net: NetKind, runs: u64) {
 
 #[test]
 fn nodes_behind_routers_lose_nothing_that_can_arrive_over_frames() {
-    behind_routers(NetKind::Xdp, 60);
+    // The last one gave up a message that lasted too long, and acknowledged it.
+    behind_routers(NetKind::Xdp, (1..=60).chain([234]));
 }
 
 #[test]
 fn nodes_behind_routers_lose_nothing_that_can_arrive_over_streams() {
-    behind_routers(NetKind::Tcp, 30);
+    behind_routers(NetKind::Tcp, 1..=30);
 }
 
 /// Seeds that were drawn at random and failed once.

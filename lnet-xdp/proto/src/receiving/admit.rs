@@ -139,13 +139,17 @@ impl ReceivingSide {
 
     fn abandon_all(&mut self, stream: u32, cause: Cause, call: &mut ReceiveContext<'_, impl Uplink>) {
         while !self.streams[stream].arriving.is_empty() {
-            let first = self.streams[stream].arriving.first();
-            if self.given_up.len() == self.given_up.capacity() {
-                self.given_up.pop_front();
-            }
-            self.given_up.push_back((stream, self.arrivals[first].id));
-            self.abandon(first, cause, call);
+            self.give_up(self.streams[stream].arriving.first(), cause, call);
         }
+    }
+
+    /// Gives up a message with which its sender goes on: nothing of it is acknowledged any more.
+    pub(crate) fn give_up(&mut self, slot: u32, cause: Cause, call: &mut ReceiveContext<'_, impl Uplink>) {
+        if self.given_up.len() == self.given_up.capacity() {
+            self.given_up.pop_front();
+        }
+        self.given_up.push_back((self.arrivals[slot].stream, self.arrivals[slot].id));
+        self.abandon(slot, cause, call);
     }
 
     /// An NI is gone: what came by it is answered at another address of the peer from now on; what

@@ -73,8 +73,8 @@ pub(super) struct ReceivingSide {
     pub(super) arrivals: Arrivals,
     pub(super) maps: UnitMaps,
     pub(super) buffer: BufferedFrames,
-    /// Messages that were given up with an NI, as stream and id: their senders go on with them, so
-    /// nothing of them is acknowledged. As many as may have been arriving, the last ones.
+    /// Messages that were given up with an NI, or for lasting too long, as stream and id: their senders go
+    /// on with them, so nothing of them is acknowledged. As many as may have been arriving, the last ones.
     given_up: VecDeque<(u32, u64)>,
     /// The copy that [`ReceivingSide::written`] will conclude.
     pub(super) writing: Option<Writing>,

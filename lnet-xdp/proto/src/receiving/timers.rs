@@ -60,7 +60,7 @@ impl ReceivingSide {
         for slot in 0..self.arrivals.capacity() {
             let Some(arriving) = self.arrivals.get(slot) else { continue };
             if arriving.is_overdue(now, patience) {
-                self.abandon(slot, Cause::Timeout, call);
+                self.give_up(slot, Cause::Timeout, call);
             } else if arriving.pull_owed {
                 self.pull(slot, call);
             } else if arriving.phase == ArrivalStage::Dismissed {
