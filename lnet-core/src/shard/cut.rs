@@ -44,10 +44,10 @@ impl Shard {
             return;
         };
         let credits = self.ni(path.ni).peer_share;
-        if !self.routed.has_cut_for(slot, credits) {
-            return;
-        }
         let Some(peer) = self.acquire_next(&path) else { return };
+        if !self.routed.has_cut_for(now, peer, credits) {
+            return self.peers.release(peer);
+        }
         self.launch_on(now, slot, (&path, peer));
         self.settle(now);
     }

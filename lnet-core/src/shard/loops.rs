@@ -5,19 +5,22 @@
 //! ends of that message, which goes wherever such messages go. Its handle names the gateway and the time, and
 //! is sealed for its destination ([`Seals`](crate::seal::Seals)), so that no other node can make one. At the
 //! destination nothing awaits it, and LNet drops such an ACK without a word (`lib-move.c: lnet_parse_ack`).
-//! A probe that comes back proves that the gateway leads back to this router. From then on nothing for that
-//! net goes to that gateway for [`LOOP_HOLD`], and what is on its way around ends when it comes by again.
+//! A probe that comes back says that the gateway leads back to this router. From then on nothing for that
+//! destination goes to that gateway for [`LOOP_HOLD`], and what is on its way around ends when it comes by
+//! again. The destination may have given the probe to a node behind another gateway, which sent it here: so
+//! it counts for messages to that destination alone.
 //!
 //! A message that has come from its source, or goes to its destination, needs no probe: a loop brings it back
 //! by a gateway.
 //!
-//! Invariants: a gateway has a probe for a net each [`PROBE_INTERVAL`] at most, while messages for the net go
-//! to it; a shard sends no more than [`WATCHED_MAX`] in that time; what no probe has proven is forwarded.
+//! Invariants: a gateway has a probe for a destination each [`PROBE_INTERVAL`] at most, while messages for
+//! that go to it; a shard sends no more than [`WATCHED_MAX`] in that time; what no probe speaks against is
+//! forwarded.
 
 use alloc::vec::Vec;
 use core::time::Duration;
 
-use lnet_wire::{Body, Header, Net, Nid};
+use lnet_wire::{Body, Header, Nid};
 
 use super::{Choice, Shard};
 use crate::collections::{NONE, nid_words};
@@ -27,18 +30,18 @@ use crate::message::{Budget, MessageState, Purpose};
 use crate::stats::DropReason;
 use crate::time::Instant;
 
-/// How far apart probes by one gateway for one net are.
+/// How far apart probes by one gateway for one destination are.
 pub const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a gateway gets nothing for a net after it was found to lead back.
+/// How long a gateway gets nothing for a destination after it was found to lead back.
 pub const LOOP_HOLD: Duration = Duration::from_secs(10);
 /// A probe that was under way for longer proves nothing.
 const PROBE_LIFE_S: u32 = 60;
-/// Gateways of nets that are watched.
+/// Destinations that are watched, each by the gateway to it.
 const WATCHED_MAX: usize = 64;
 
-/// A gateway that messages for a net go to.
+/// A gateway that messages for a destination go to.
 struct Watched {
-    net: Net,
+    destination: Nid,
     gateway: Nid,
     /// When a probe was last sent.
     asked_at: Instant,
@@ -65,8 +68,8 @@ impl Loops {
         self.0.reserve_exact(WATCHED_MAX.saturating_sub(self.0.len()));
     }
 
-    fn get_mut(&mut self, net: Net, gateway: &Nid) -> Option<&mut Watched> {
-        self.0.iter_mut().find(|watched| watched.net == net && watched.gateway == *gateway)
+    fn get_mut(&mut self, destination: &Nid, gateway: &Nid) -> Option<&mut Watched> {
+        self.0.iter_mut().find(|watched| watched.destination == *destination && watched.gateway == *gateway)
     }
 
     /// Watches one more, if there is room.
@@ -80,31 +83,35 @@ impl Loops {
     }
 
     /// Whether a probe is to be sent now.
-    fn is_due(&mut self, now: Instant, net: Net, gateway: &Nid) -> bool {
-        match self.get_mut(net, gateway) {
+    fn is_due(&mut self, now: Instant, destination: &Nid, gateway: &Nid) -> bool {
+        match self.get_mut(destination, gateway) {
             Some(watched) if watched.asked_at + PROBE_INTERVAL > now => false,
             Some(watched) => {
                 watched.asked_at = now;
                 true
             }
-            None => self.add(now, Watched { net, gateway: *gateway, asked_at: now, leads_back_until: now }),
+            None => {
+                let (destination, gateway) = (*destination, *gateway);
+                self.add(now, Watched { destination, gateway, asked_at: now, leads_back_until: now })
+            }
         }
     }
 
     /// A probe has come back.
-    fn note(&mut self, now: Instant, net: Net, gateway: &Nid) {
+    fn note(&mut self, now: Instant, destination: &Nid, gateway: &Nid) {
         let leads_back_until = now + LOOP_HOLD;
-        match self.get_mut(net, gateway) {
+        match self.get_mut(destination, gateway) {
             Some(watched) => watched.leads_back_until = leads_back_until,
             None => {
-                self.add(now, Watched { net, gateway: *gateway, asked_at: now, leads_back_until });
+                let (destination, gateway) = (*destination, *gateway);
+                self.add(now, Watched { destination, gateway, asked_at: now, leads_back_until });
             }
         }
     }
 
     fn leads_back(&self, now: Instant, path: &Choice) -> bool {
-        let net = path.destination.net();
-        let is_it = |watched: &&Watched| watched.net == net && watched.gateway == path.next_hop;
+        let is_it =
+            |watched: &&Watched| watched.destination == path.destination && watched.gateway == path.next_hop;
         self.0.iter().find(is_it).is_some_and(|watched| now < watched.leads_back_until)
     }
 }
@@ -131,11 +138,13 @@ impl Shard {
         if source == from || !cookie.is(CookieKind::Buffer) || !self.seals.is_for(&md, destination) {
             return false;
         }
-        if second_of(now).wrapping_sub(cookie.generation()) <= PROBE_LIFE_S {
+        // A peer may name another NID of its own as the source; a probe comes back by a gateway.
+        let comes_by_gateway = self.topology.comes_by(from, source);
+        if comes_by_gateway && second_of(now).wrapping_sub(cookie.generation()) <= PROBE_LIFE_S {
             let gateways = self.topology.net_routes().map_or(&[][..], |routes| routes.to(destination.net()));
             let gateway = gateways.iter().find(|gateway| name_of(&gateway.nid) == cookie.slot());
             if let Some(gateway) = gateway {
-                self.loops.note(now, destination.net(), &gateway.nid);
+                self.loops.note(now, destination, &gateway.nid);
             }
         }
         true
@@ -158,7 +167,7 @@ impl Shard {
     /// Finds out, from time to time, whether the gateway that a message goes to leads back.
     pub(super) fn watch_for_loop(&mut self, now: Instant, from: &Nid, header: &Header, path: &Choice) {
         let is_between = header.source.nid != *from && path.next_hop != path.destination;
-        if is_between && self.loops.is_due(now, path.destination.net(), &path.next_hop) {
+        if is_between && self.loops.is_due(now, &path.destination, &path.next_hop) {
             self.send_probe(now, header, path);
         }
     }

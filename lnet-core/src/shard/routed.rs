@@ -379,7 +379,7 @@ impl RoutedMessages {
         let hop = routed.hop;
         let peer = &mut self.hops[hop as usize];
         if peer.nid != Some(routed.from) {
-            (peer.nid, peer.credits) = (Some(routed.from), Stock::default());
+            (peer.nid, peer.credits, peer.cut_again_at) = (Some(routed.from), Stock::default(), Instant(0));
         }
         peer.credits.set_total(credits);
         // Credits that have come are for those that wait.

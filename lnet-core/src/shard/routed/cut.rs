@@ -80,20 +80,20 @@ impl RoutedMessages {
     }
 
     /// Whether a message of which a step has arrived may go on now: half of it is there and came soon, and
-    /// neither its hop nor its next hop has had one lately that came slowly.
+    /// its hop has had none lately that came slowly.
     pub(in crate::shard) fn may_cut(&self, now: Instant, slot: u32) -> bool {
-        let Routed { arrived_bytes, begun_at, header, hop, next, .. } = &self.records[slot];
-        let pauses = |peer: u32| self.hops[peer as usize].cut_again_at > now;
+        let Routed { arrived_bytes, begun_at, header, hop, .. } = &self.records[slot];
         arrived_bytes.saturating_mul(2) >= header.payload_length
             && begun_at.is_some_and(|begun_at| now - begun_at <= CUT_SOON)
-            && !pauses(*hop)
-            && !pauses(*next)
+            && self.hops[*hop as usize].cut_again_at <= now
     }
 
-    /// Whether the next hop of a message may have one more that goes on while it arrives, of so many credits.
-    pub(in crate::shard) fn has_cut_for(&self, slot: u32, credits: u32) -> bool {
-        let next = self.records[slot].next as usize;
-        self.hops[next].cut_count < CUTS_MAX.min(credits / CUT_CREDITS)
+    /// Whether a next hop of so many credits may have one more that goes on while it arrives, and has had
+    /// none lately that came slowly.
+    pub(in crate::shard) fn has_cut_for(&self, now: Instant, next: u32, credits: u32) -> bool {
+        let (count, again_at) =
+            self.hops.get(next as usize).map_or((0, Instant(0)), |hop| (hop.cut_count, hop.cut_again_at));
+        count < CUTS_MAX.min(credits / CUT_CREDITS) && again_at <= now
     }
 
     /// Notes that a message goes on under this name while it arrives.

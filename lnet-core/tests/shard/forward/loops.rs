@@ -231,6 +231,20 @@ fn a_probe_is_believed_by_its_seal_alone() {
     router.check_rest();
 }
 
+/// The destination has the handle, and may have another node send it back.
+#[test]
+fn a_probe_says_nothing_of_other_destinations() {
+    let mut router = between(&[7]);
+    let header = put(source(), far(), 8);
+    let probe = pass(&mut router, &header)[0].header;
+    assert_eq!(router.header(1, nid(2, 7), 0, &probe), Verdict::Drop);
+    assert_eq!(router.drops(DropReason::Loop), 1);
+    assert!(pass(&mut router, &header).is_empty());
+    let other = put(source(), nid(50, 6), 8);
+    assert!(pass(&mut router, &other).iter().any(|sent| sent.header == other));
+    router.check_rest();
+}
+
 #[test]
 fn another_gateway_is_taken_while_one_leads_back() {
     let mut router = between(&[7, 8]);
