@@ -99,6 +99,8 @@ fn behind_routers(net: NetKind, seeds: impl IntoIterator<Item = u64>) {
     }
     assert!(sums.injected(Fault::RouterDead) > 0 && sums.proven > 0, "{sums}");
     assert!(sums.forwarded > 0 && sums.awaited_buffers > 0, "{sums}");
+    // Frames alone carry parts of messages.
+    assert_eq!(sums.cuts > 0, net == NetKind::Xdp, "{sums}");
 }
 
 #[test]

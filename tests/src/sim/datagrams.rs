@@ -64,6 +64,14 @@ impl Datagrams {
         self.xfer.resume(now, rx, verdict, up);
     }
 
+    pub(super) fn follow(&mut self, now: Instant, transmit: &Transmit, comes: bool, up: &mut Up<'_, '_>) {
+        if comes {
+            self.xfer.extend(now, transmit);
+        } else {
+            self.xfer.withdraw(now, transmit.tx, up);
+        }
+    }
+
     /// The driver gives up a device.
     pub(super) fn fail_interface(&mut self, now: Instant, ni: NiId, cause: Cause, up: &mut Up<'_, '_>) {
         self.xfer.fail_ni(now, ni, cause, up);

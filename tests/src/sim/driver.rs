@@ -70,6 +70,14 @@ impl LaneDriver {
         }
     }
 
+    /// More of a message that goes on while it arrives is there, or the rest does not come.
+    pub(super) fn follow(&mut self, now: Instant, transmit: &Transmit, comes: bool, up: &mut Up<'_, '_>) {
+        match self {
+            Self::Xdp(driver) => driver.follow(now, transmit, comes, up),
+            Self::Tcp(_) => unreachable!("a stream takes no parts of messages"),
+        }
+    }
+
     /// Goes on with what messages that were resumed have held up.
     pub(super) fn settle(&mut self, now: Instant, up: &mut Up<'_, '_>) {
         match self {

@@ -245,6 +245,9 @@ impl Lane {
                 driver.resume(now, rx, verdict, up);
             });
         }
+        while let Some((&transmit, comes)) = self.shard.poll_extended() {
+            self.with_driver(around, |driver, up| driver.follow(now, &transmit, comes, up));
+        }
     }
 
     /// What the shard wants sent goes to the driver.

@@ -256,6 +256,8 @@ pub struct Counts {
     pub delayed: u64,
     /// Messages that routers have sent on.
     pub forwarded: u64,
+    /// Messages that routers began to send before all of them had arrived.
+    pub cuts: u64,
     /// Messages that had to wait for a router credit or a buffer.
     pub awaited_buffers: u64,
     shard_drops: ShardDrops,
@@ -329,6 +331,7 @@ impl Counts {
         self.passed_on += shard.credits_passed_on;
         self.evicted_responses += shard.responses_evicted;
         self.forwarded += shard.routed.messages;
+        self.cuts += shard.cuts;
         self.awaited_buffers += shard.delays(DelayReason::RouterBuffer);
         self.delayed += DelayReason::ALL.iter().map(|reason| shard.delays(*reason)).sum::<u64>();
         for (sum, reason) in self.shard_drops.0.iter_mut().zip(DropReason::ALL) {
@@ -395,6 +398,7 @@ impl Counts {
         row("visits that made room", self.evicted_visits);
         row("messages delayed", self.delayed);
         row("messages forwarded", self.forwarded);
+        row("messages forwarded while they arrived", self.cuts);
         row("messages that waited to be forwarded", self.awaited_buffers);
         for (reason, count) in DropReason::ALL.iter().zip(self.shard_drops.0) {
             row(&format!("dropped: {}", reason.name()), count);
@@ -423,6 +427,7 @@ impl AddAssign<&Self> for Counts {
         self.evicted_visits += other.evicted_visits;
         self.delayed += other.delayed;
         self.forwarded += other.forwarded;
+        self.cuts += other.cuts;
         self.awaited_buffers += other.awaited_buffers;
         self.runs += other.runs;
         self.operations += other.operations;

@@ -198,6 +198,10 @@ impl Uplink for Up<'_, '_> {
         self.shard.is_local(nid)
     }
 
+    fn arrived(&mut self, now: Instant, rx: RxId, bytes: u32) {
+        self.shard.arrived(now, rx, bytes);
+    }
+
     fn awaits_name(&mut self, header: &Header, is_new: bool) -> bool {
         self.around.plan.has_lies() && self.shard.awaits_name(header, is_new)
     }

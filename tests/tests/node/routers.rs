@@ -164,7 +164,7 @@ impl Routed {
 
     /// The half of a long Put to the other net comes from a host.
     fn begin(&self, host: &mut Dialler, match_bits: u64, bytes: &[u8]) {
-        let header = header(host.greeting.source, self.nids[1], LONG as u32, put(PORTAL as u32, match_bits));
+        let header = header(host.greeting.source, self.nids[1], LONG as u32, put(PORTAL, match_bits));
         host.say(&[message(Version::V3, &header), bytes[..LONG / 2].to_vec()].concat());
     }
 
