@@ -60,19 +60,17 @@ fn behind_routers() -> Fleet {
 fn nodes_behind_routers_lose_nothing_without_faults() {
     let mut fleet = behind_routers();
     fleet.faults.clear();
-    for seed in 1..=3 {
-        let report = good(&fleet, seed);
-        assert_eq!((report.failed, report.dropped_at_routers, report.hops_max), (0, 0, 1), "{report}");
-        assert_eq!((report.routes, report.routes_up), (60 * 3 + 6 * 6, report.routes), "{report}");
-        assert!(report.forwarded >= 2 * 60 * 60 * 4, "{report}");
-    }
+    let report = good(&fleet, 1);
+    assert_eq!((report.failed, report.dropped_at_routers, report.hops_max), (0, 0, 1), "{report}");
+    assert_eq!((report.routes, report.routes_up), (60 * 3 + 6 * 6, report.routes), "{report}");
+    assert!(report.forwarded >= 2 * 60 * 60 * 4, "{report}");
 }
 
 /// A router that dies is left, and used again when it is back.
 #[test]
 fn nodes_leave_routers_that_fail_and_come_back_to_them() {
     let fleet = behind_routers();
-    for seed in 1..=6 {
+    for seed in 1..=2 {
         let report = good(&fleet, seed);
         assert!(report.lost_at_routers > 0 && report.routes_down_max > 0, "{report}");
         assert_eq!((report.routes_up, report.looped), (report.routes, 0), "{report}");
@@ -84,12 +82,10 @@ fn nodes_leave_routers_that_fail_and_come_back_to_them() {
 #[test]
 fn messages_that_go_round_end() {
     let fleet = Fleet::parse(include_str!("../../examples/topologies/router-loops.yaml")).unwrap();
-    for seed in 1..=3 {
-        let report = run(&fleet, seed, measure, |_| {});
-        assert_eq!(report.violations, Vec::<String>::new(), "seed {seed}\n{report}");
-        assert_eq!((report.acked, report.failed), (0, report.puts), "seed {seed}\n{report}");
-        assert!(report.looped > 0 && report.hops_max <= 16, "seed {seed}\n{report}");
-    }
+    let report = run(&fleet, 1, measure, |_| {});
+    assert_eq!(report.violations, Vec::<String>::new(), "{report}");
+    assert_eq!((report.acked, report.failed), (0, report.puts), "{report}");
+    assert!(report.looped > 0 && report.hops_max <= 16, "{report}");
 }
 
 /// The plot has a line from the first sample to the last one, and a ground for each fault.
