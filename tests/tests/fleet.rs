@@ -78,7 +78,7 @@ fn nodes_leave_routers_that_fail_and_come_back_to_them() {
     }
 }
 
-/// What three routers send to each other that lead round ends: it meets few of them, and is counted.
+/// Messages that three routers send round and round end soon, and are counted.
 #[test]
 fn messages_that_go_round_end() {
     let fleet = Fleet::parse(include_str!("../../examples/topologies/router-loops.yaml")).unwrap();

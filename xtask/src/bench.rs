@@ -99,8 +99,8 @@ pub(crate) struct Options {
     /// and 1 MiB, over sockets, or with --net tcp over streams
     #[arg(long, group = "bench")]
     reactors: bool,
-    /// What a router costs: CPU time of a forwarded message beside that of both ends, and what a hop
-    /// adds to half a round trip; with --net tcp between tcp nets
+    /// Cost of a router: CPU time of a forwarded message beside that of both ends, and what a hop adds
+    /// to half a round trip; with --net tcp between tcp nets
     #[arg(long, group = "bench")]
     routed: bool,
     /// Cost of nodes with 2 and 16 shards beside nodes with one: a Put of 64 bytes to its ACK, alone and 64

@@ -154,7 +154,7 @@ fn parameters_offered() -> Offered {
     Offered::of(&Parameter::ALL.map(Parameter::name))
 }
 
-/// What can be shown besides.
+/// Names of the tables, which are offered beside the parameters.
 fn readable_offered() -> Offered {
     let tables = ParamTable::ALL.map(ParamTable::name).into_iter();
     Offered::of(&Parameter::ALL.map(Parameter::name).into_iter().chain(tables).collect::<Vec<_>>())

@@ -44,7 +44,7 @@ fn peers_are_made_changed_and_deleted() {
     assert_eq!(node.good("peer list"), "");
 }
 
-/// What is named is asked for, and no more.
+/// Requests name the peers of the command line, and no others.
 #[test]
 fn peers_that_are_not_named_are_not_read() {
     let mut model = Model::configured(1);

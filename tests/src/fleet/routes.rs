@@ -24,7 +24,7 @@ const ROUTER_PEERS: u32 = 2048;
 /// Messages that arrive at a router at once.
 const ROUTER_INCOMING: u32 = 1024;
 
-/// What a node has to do with routers.
+/// The part of a node in routing: it is a router, or has gateways.
 #[derive(Clone, Default)]
 pub(super) struct Routing {
     /// Buffers of each pool; without any it is no router.
@@ -74,7 +74,7 @@ impl Routing {
         Limits { forwards, incoming: ROUTER_INCOMING, peers: ROUTER_PEERS, ..LIMITS }
     }
 
-    /// What its state machine begins with.
+    /// Changes that its state machine begins with.
     pub(super) fn changes(&self) -> impl Iterator<Item = NodeChange<()>> {
         let buffer_count = self.buffers;
         let pools = PoolKind::ALL.iter().map(move |pool| NodeChange::SetPool { pool: *pool, buffer_count });
@@ -97,12 +97,12 @@ pub(super) fn fill_pools(shard: &mut Shard, totals: [u32; PoolKind::ALL.len()]) 
     }
 }
 
-/// What is found out about routers in a run.
+/// Findings about routers in a run.
 #[derive(Default)]
 pub(super) struct RouterWatch {
     /// When those died that are down.
     died_at: HashMap<u32, u64>,
-    /// What each node has sent last to a router that is down, after its death.
+    /// When each node has last sent to a router that is down, after its death.
     left_at: HashMap<(u32, u32), u64>,
     /// How long nodes went on to send to routers that were down.
     pub(super) left_ns: Vec<u64>,
@@ -206,7 +206,7 @@ impl World<'_> {
         }
     }
 
-    /// What holds of routers when all has ended: their buffers and credits are there again.
+    /// Checks that the buffers and credits of routers are there again when all has ended.
     pub(super) fn check_routers(&mut self) {
         let mut found = Vec::new();
         for (number, member) in

@@ -37,8 +37,8 @@ pub(super) struct Asked {
     word: Word,
 }
 
-/// What the control of a node begins with besides its NIs, where there are routers: it is one, or has all of
-/// them as gateways to the other net.
+/// Changes that the control of a node begins with besides its NIs, where there are routers: it is one, or has
+/// all of them as gateways to the other net.
 pub(super) fn changes(plan: &Plan, number: usize) -> Vec<NodeChange<()>> {
     if plan.routers == 0 {
         return Vec::new();
@@ -133,7 +133,7 @@ impl World {
         self.at(at, Happening::Answer(self.asked.len() as u32 - 1));
     }
 
-    /// What a control has asked is answered, unless it is lost.
+    /// Answers what a control has asked, unless it is lost.
     pub(super) fn answer_aside(&mut self, asked: usize) {
         let Asked { node, life, ping, to, ref word } = self.asked[asked];
         let mut own = (0..self.plan.rails_of(node)).map(|rail| (rail, nid(&self.plan, node, rail)));
@@ -186,7 +186,7 @@ impl World {
         }
     }
 
-    /// What routers have for messages of others is there again when nothing happens any more.
+    /// Checks that the buffers and credits of routers are there again when nothing happens any more.
     pub(super) fn check_routers(&mut self) {
         let nodes = self.plan.shards.len();
         let rails = |node| (0..self.plan.rails_of(node)).map(move |rail| (node, rail));

@@ -35,7 +35,7 @@ const AWAY: Duration = Duration::from_secs(3);
 /// How long a client may take to all its connections.
 const CONNECTED: Duration = Duration::from_secs(180);
 
-/// What a case needs of the virtual machines.
+/// Machines and settings that a case needs.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Needs {
     clients: u8,
@@ -193,7 +193,7 @@ impl FileSystem {
         Ok(())
     }
 
-    /// What a router of ours has forwarded; none may be dropped.
+    /// Tells how many messages a router of ours has forwarded; none may be dropped.
     fn forwarded(&self, router: usize) -> Result<String> {
         let host = &self.hosts[router];
         let [messages, bytes, dropped] =
@@ -270,7 +270,7 @@ impl Site for FileSystem {
 impl Drop for FileSystem {
     fn drop(&mut self) {
         self.stop();
-        // What is left is told by the next run.
+        // The next run tells of machines that are left.
         let _ = self.fs(&["down"]);
     }
 }

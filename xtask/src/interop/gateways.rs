@@ -129,7 +129,7 @@ pub(super) fn killed(lab: &mut Lab) -> Result<String> {
             ours.is_under_way()?;
             ours.routers[0].kill()?;
             within(WAIT, || ours.routes_are(lab, 0, "down")).context("the router is dead")?;
-            // What the dead router had expires, and ends its unit of the test.
+            // Requests that the dead router had expire, and end their unit of the test.
             ours.say(lab, console, "export LST_SESSION=1; LST stop b >&2 && LST end_session >&2")?;
             ours.carried(lab, console, test, &[1]).context("by the other router")?;
             start(&ours.routers[0])?;

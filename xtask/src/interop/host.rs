@@ -37,7 +37,7 @@ pub(super) struct Host {
     namespace: &'static str,
     ours: Rc<Programs>,
     socket: PathBuf,
-    /// What the daemon says.
+    /// The log of the daemon.
     log: PathBuf,
     /// Documents for it.
     document: PathBuf,
@@ -171,7 +171,7 @@ impl Host {
         command.spawn().context("the witness does not start")
     }
 
-    /// What the daemon has said last, and how its connections stand.
+    /// The last words of the daemon, and the state of its connections.
     pub(super) fn last_words(&self) -> String {
         let mut words = String::new();
         add_last_lines(&mut words, self.namespace, &fs::read_to_string(&self.log).unwrap_or_default());
@@ -188,7 +188,7 @@ impl Drop for Host {
     fn drop(&mut self) {
         self.stop();
         for file in [&self.socket, &self.log, &self.document] {
-            // What was never written cannot be removed.
+            // A file that was never written cannot be removed.
             let _ = fs::remove_file(file);
         }
     }

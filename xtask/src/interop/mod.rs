@@ -58,7 +58,7 @@ pub(crate) struct Options {
 
 /// Kernel nodes, and our daemons beside them.
 trait Site {
-    /// What a case needs of the kernel nodes.
+    /// The kernel nodes and settings that a case needs.
     type Needs: Copy;
 
     /// Has the kernel nodes be as they are needed; anew, if they are not.
@@ -67,7 +67,7 @@ trait Site {
     /// Fails unless all kernel nodes live, and none has complained.
     fn check(&self) -> Result<()>;
 
-    /// What all nodes have said last, and how the connections of our daemons stand.
+    /// The last words of all nodes, and the state of our daemons' connections.
     fn last_words(&self) -> String;
 
     /// Has the next case begin with nodes that are booted anew.
@@ -76,10 +76,10 @@ trait Site {
     /// Ends our daemons.
     fn stop(&self);
 
-    /// What the kernel nodes are.
+    /// Names the kernel nodes and their release.
     fn peers(&self) -> Result<String>;
 
-    /// What a reader of the report wants to know besides.
+    /// Notes for the readers of the report.
     fn notes() -> String;
 }
 
@@ -88,7 +88,7 @@ struct Case<S: Site> {
     name: &'static str,
     what: &'static str,
     needs: S::Needs,
-    /// What was found that is worth telling.
+    /// Runs the case; gives words on what was found.
     run: fn(&mut S) -> Result<String>,
 }
 

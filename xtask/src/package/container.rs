@@ -18,7 +18,7 @@ use super::root::Root;
 
 /// The validator of manifests, and the schemas that it is asked for.
 const VALIDATOR: &str = "kubernetes-validate==1.37.0";
-/// What the validator imports.
+/// Packages that the validator imports.
 const ITS_LIBRARIES: [&str; 6] =
     ["jsonschema", "packaging", "PyYAML", "typing-extensions", "importlib-resources", "referencing"];
 /// How long a container may take until it is started, as its startup probe sees it.
@@ -35,14 +35,14 @@ const PROBES_OF_DRIVERS: [&str; 5] = [
 /// The recipe of an image.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Recipe {
-    /// What is copied from the folder of the build, and where to.
+    /// Files that are copied from the folder of the build, and where to.
     copies: Vec<(String, String)>,
     runs: Vec<String>,
     entrypoint: Vec<String>,
     command: Vec<String>,
 }
 
-/// What runs as a container, and how it is probed.
+/// A container of the manifest, and its probes.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Container {
@@ -242,7 +242,7 @@ fn recipe(text: &str) -> Result<Recipe> {
     Ok(recipe)
 }
 
-/// What crun is told (OCI runtime specification, config.json), as a kubelet's runtime would tell it.
+/// The bundle's `config.json` (OCI runtime specification), as a kubelet's runtime would write it.
 fn bundle(recipe: &Recipe, container: &Container, seccomp: &str) -> Result<Value> {
     let SecurityContext { allow_privilege_escalation, capabilities } = &container.security_context;
     ensure!(capabilities.drop == ["ALL"], "capabilities are those that are added");

@@ -148,7 +148,7 @@ impl Test {
         }
         let crates = node.good(&format!("cat /{DOCUMENTS}/crates"))?;
         ensure!(crates.contains("tokio v") && crates.contains("\tMIT"), "{crates}");
-        // What an administrator has changed stays until a purge.
+        // Changes by an administrator stay until a purge.
         node.good("echo '# ours' >> /etc/lnetd.yaml")?;
         node.good("systemctl stop lnetd")?;
         node.good("dpkg --remove lnet-userspace")?;

@@ -25,7 +25,7 @@ use crate::cargo::{cargo, ensure_tool};
 use crate::{dist, setup};
 pub(crate) use level::check;
 
-/// What users say.
+/// Options of the command.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:
   cargo xtask package

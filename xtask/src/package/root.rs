@@ -41,7 +41,7 @@ pub(super) struct Root {
     namespace: Option<String>,
 }
 
-/// What a command said, on both streams, and whether it went well.
+/// Words of a command, on both streams, and whether it went well.
 #[derive(Debug)]
 pub(super) struct Said {
     pub(super) text: String,

@@ -40,7 +40,7 @@ pub(crate) struct Cli {
     report: Report,
 }
 
-/// What the node knows of its peer.
+/// Where the peer is, and whether the node knows it.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 enum Peer {
@@ -52,7 +52,7 @@ enum Peer {
 }
 
 impl Peer {
-    /// What the table says of a peer.
+    /// Words of the table for a peer.
     const fn words(self) -> &'static str {
         match self {
             Self::NotKnown => "peer not known",

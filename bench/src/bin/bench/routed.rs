@@ -1,4 +1,4 @@
-//! What a router costs: CPU time of a message that is forwarded, beside that of both ends of one that is not,
+//! The cost of a router: CPU time of a message that is forwarded, beside that of both ends of one that is not,
 //! and what a hop adds to half a round trip. All in one run, over two veth pairs, between threaded nodes that
 //! sleep when they have nothing to do: three that poll would share two CPUs.
 //!
@@ -61,7 +61,7 @@ struct Row {
     /// Microseconds without a router, and with one.
     direct_us: Figure,
     routed_us: Figure,
-    /// What the router adds, as a part of the first.
+    /// Addition of the router, as a part of the first.
     added: Figure,
 }
 
@@ -78,7 +78,7 @@ impl Row {
     }
 }
 
-/// What is measured between two ends.
+/// A measurement between two ends.
 #[derive(Clone, Copy)]
 enum Measure {
     /// Half a round trip of a Put of so many bytes without ACK, p50 of so many.

@@ -36,7 +36,7 @@ impl Router {
         self.node.shard.arrived(self.now, RxId(rx), bytes);
     }
 
-    /// What LNDs are told: how much is there, or that no more comes.
+    /// Words to LNDs: how much is there, or that no more comes.
     fn told(&mut self) -> Vec<Option<u32>> {
         let mut told = Vec::new();
         while let Some((transmit, comes)) = self.node.shard.poll_extended() {
@@ -231,7 +231,7 @@ fn a_next_hop_has_a_few_of_them() {
     assert_eq!(sent.len() as u32, CUTS_MAX);
     router.begin(20, (20, 8), HALF);
     sent.push(router.one());
-    // One that is whole makes room.
+    // A whole message makes room.
     router.received(0);
     router.arrive(CUTS_MAX, HALF + CUT_STEP_BYTES);
     sent.push(router.one());

@@ -197,7 +197,7 @@ fn a_router_asks_no_more_than_once_in_a_while() {
     router.check_rest();
 }
 
-/// What has come from its source, and what goes to its destination, is in no loop that goes unnoticed.
+/// Messages straight from their source, or straight to their destination, are in no loop that goes unnoticed.
 #[test]
 fn no_probe_goes_where_none_is_needed() {
     let mut router = between(&[7]);

@@ -299,7 +299,7 @@ fn a_push_that_is_not_whole_keeps_its_place_for_a_second() {
         let ended = network.nodes[1].arrived().into_iter().find(|(number, _)| *number == 7777);
         let expected = is_given_up.then_some((7777, Status::Unknown(Cause::Timeout)));
         assert_eq!(ended, expected, "portal {portal}");
-        // What comes of it then is not acknowledged: its sender is told.
+        // Fragments that come after it are not acknowledged: the sender is told.
         let is_lost = |frame: &Frame| frame.header.kind == Kind::Lost && frame.header.key.message_id == id;
         assert_eq!(network.log.iter().any(is_lost), is_given_up, "portal {portal}");
     }

@@ -223,7 +223,7 @@ fn messages_of_any_pace_arrive_over_a_bad_wire() {
         }
         network.run(SECOND * 3);
         network.assert_all_arrived(0, 1, 4);
-        // What is told of a message that goes on grows, and is less than all.
+        // Each number that is told of a message is larger than the last, and less than the whole.
         for number in 0..4 {
             let there = network.nodes[1].shards[0].up.there.iter().filter(|(of, _)| *of == number);
             let there: Vec<_> = there.map(|(_, there)| *there).collect();
