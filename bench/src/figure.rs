@@ -151,6 +151,29 @@ pub fn checks_table(checks: &[Check]) -> String {
     text
 }
 
+/// Widths of the median and of the range of each figure in a table of two figures and their ratio.
+const BESIDE: [(usize, usize); 3] = [(12, 24), (12, 24), (8, 16)];
+
+/// The heading of a table of two figures and their ratio, whose names take so many columns.
+#[must_use]
+pub fn beside_heading(width: usize, name: &str, names: [&str; 3]) -> String {
+    beside_line(width, name, names.map(|name| [name.to_owned(), "(range)".to_owned()]))
+}
+
+/// A line of such a table: figures with so many digits, and their ranges.
+#[must_use]
+pub fn beside_row(width: usize, name: &str, figures: [(&Figure, usize); 3]) -> String {
+    beside_line(width, name, figures.map(|(figure, digits)| [figure.cell(digits), figure.range_cell(digits)]))
+}
+
+fn beside_line(width: usize, name: &str, cells: [[String; 2]; 3]) -> String {
+    let mut line = format!("{name:<width$}");
+    for ([median, range], (median_width, range_width)) in cells.iter().zip(BESIDE) {
+        let _ = write!(line, "{median:>median_width$}{range:>range_width$}");
+    }
+    line + "\n"
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

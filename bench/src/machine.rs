@@ -49,8 +49,7 @@ impl fmt::Display for Machine {
 /// Time that this process has run; nothing where the kernel does not tell (proc(5), `/proc/pid/stat`).
 #[must_use]
 pub fn process_age() -> Duration {
-    let now = clock_gettime(ClockId::Boottime);
-    let now = Duration::new(now.tv_sec as u64, now.tv_nsec as u32);
+    let now = time_of(ClockId::Boottime);
     let begun = stat_fields("self").and_then(|fields| fields.get(19)?.parse().ok()).map(ticks);
     begun.map_or(Duration::ZERO, |begun| now.saturating_sub(begun))
 }
@@ -66,8 +65,18 @@ pub fn cpu_time(process: &str) -> Option<Duration> {
 /// CPU time that this process has taken, all threads together.
 #[must_use]
 pub fn process_cpu_time() -> Duration {
-    let used = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::new(used.tv_sec as u64, used.tv_nsec as u32)
+    time_of(ClockId::ProcessCPUTime)
+}
+
+/// CPU time that the calling thread has taken.
+#[must_use]
+pub fn thread_cpu_time() -> Duration {
+    time_of(ClockId::ThreadCPUTime)
+}
+
+fn time_of(clock: ClockId) -> Duration {
+    let time = clock_gettime(clock);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Fields of a process, from its state on: names may have spaces in them.

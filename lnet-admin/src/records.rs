@@ -564,7 +564,7 @@ mod tests {
         assert!(told.windows(2).all(|pair| pair[0].primary_nid < pair[1].primary_nid));
         let (last, none) = (told.last().unwrap().primary_nid, PeerPage::default());
         assert_eq!(page(None, Some(last)), none);
-        // Those that are named, by whatever NID, each once and in the same order.
+        // Peers that are named, by whatever NID, each once and in the same order.
         let [first, other] = [&told[3], &told[87]];
         let named: Vec<Nid> = [other, first].iter().flat_map(|peer| &peer.nis).map(|ni| ni.nid).collect();
         let unknown = Nid::new_ip(Net::XDP, [10, 9, 99, 1].into()).unwrap();

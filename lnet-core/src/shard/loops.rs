@@ -39,13 +39,13 @@ const PROBE_LIFE_S: u32 = 60;
 /// Destinations that are watched, each by the gateway to it.
 const WATCHED_MAX: usize = 64;
 
-/// A gateway that messages for a destination go to.
+/// A destination that messages go to by a gateway.
 struct Watched {
-    destination: Nid,
-    gateway: Nid,
+    /// The destination, and the gateway.
+    path: (Nid, Nid),
     /// When a probe was last sent.
     asked_at: Instant,
-    /// Until when it is taken to lead back.
+    /// Until when the gateway is taken to lead back.
     leads_back_until: Instant,
 }
 
@@ -55,7 +55,7 @@ impl Watched {
     }
 }
 
-/// The gateways that are watched.
+/// The destinations that are watched.
 pub(super) struct Loops(Vec<Watched>);
 
 impl Loops {
@@ -68,8 +68,8 @@ impl Loops {
         self.0.reserve_exact(WATCHED_MAX.saturating_sub(self.0.len()));
     }
 
-    fn get_mut(&mut self, destination: &Nid, gateway: &Nid) -> Option<&mut Watched> {
-        self.0.iter_mut().find(|watched| watched.destination == *destination && watched.gateway == *gateway)
+    fn find(&self, path: (Nid, Nid)) -> Option<usize> {
+        self.0.iter().position(|watched| watched.path == path)
     }
 
     /// Watches one more, if there is room.
@@ -83,37 +83,37 @@ impl Loops {
     }
 
     /// Whether a probe is to be sent now.
-    fn is_due(&mut self, now: Instant, destination: &Nid, gateway: &Nid) -> bool {
-        match self.get_mut(destination, gateway) {
-            Some(watched) if watched.asked_at + PROBE_INTERVAL > now => false,
-            Some(watched) => {
-                watched.asked_at = now;
-                true
-            }
-            None => {
-                let (destination, gateway) = (*destination, *gateway);
-                self.add(now, Watched { destination, gateway, asked_at: now, leads_back_until: now })
-            }
+    fn is_due(&mut self, now: Instant, path: (Nid, Nid)) -> bool {
+        let Some(at) = self.find(path) else {
+            return self.add(now, Watched { path, asked_at: now, leads_back_until: now });
+        };
+        let asked_at = &mut self.0[at].asked_at;
+        let is_due = *asked_at + PROBE_INTERVAL <= now;
+        if is_due {
+            *asked_at = now;
         }
+        is_due
     }
 
     /// A probe has come back.
-    fn note(&mut self, now: Instant, destination: &Nid, gateway: &Nid) {
+    fn note(&mut self, now: Instant, path: (Nid, Nid)) {
         let leads_back_until = now + LOOP_HOLD;
-        match self.get_mut(destination, gateway) {
-            Some(watched) => watched.leads_back_until = leads_back_until,
+        match self.find(path) {
+            Some(at) => self.0[at].leads_back_until = leads_back_until,
             None => {
-                let (destination, gateway) = (*destination, *gateway);
-                self.add(now, Watched { destination, gateway, asked_at: now, leads_back_until });
+                self.add(now, Watched { path, asked_at: now, leads_back_until });
             }
         }
     }
 
     fn leads_back(&self, now: Instant, path: &Choice) -> bool {
-        let is_it =
-            |watched: &&Watched| watched.destination == path.destination && watched.gateway == path.next_hop;
-        self.0.iter().find(is_it).is_some_and(|watched| now < watched.leads_back_until)
+        self.find(ends(path)).is_some_and(|at| now < self.0[at].leads_back_until)
     }
+}
+
+/// The destination of a path, and the gateway to it.
+const fn ends(path: &Choice) -> (Nid, Nid) {
+    (path.destination, path.next_hop)
 }
 
 /// The name of a gateway in a probe.
@@ -144,7 +144,7 @@ impl Shard {
             let gateways = self.topology.net_routes().map_or(&[][..], |routes| routes.to(destination.net()));
             let gateway = gateways.iter().find(|gateway| name_of(&gateway.nid) == cookie.slot());
             if let Some(gateway) = gateway {
-                self.loops.note(now, destination, &gateway.nid);
+                self.loops.note(now, (*destination, gateway.nid));
             }
         }
         true
@@ -167,7 +167,7 @@ impl Shard {
     /// Finds out, from time to time, whether the gateway that a message goes to leads back.
     pub(super) fn watch_for_loop(&mut self, now: Instant, from: &Nid, header: &Header, path: &Choice) {
         let is_between = header.source.nid != *from && path.next_hop != path.destination;
-        if is_between && self.loops.is_due(now, &path.destination, &path.next_hop) {
+        if is_between && self.loops.is_due(now, ends(path)) {
             self.send_probe(now, header, path);
         }
     }

@@ -102,8 +102,8 @@ pub(super) fn fill_pools(shard: &mut Shard, totals: [u32; PoolKind::ALL.len()]) 
 pub(super) struct RouterWatch {
     /// When those died that are down.
     died_at: HashMap<u32, u64>,
-    /// When each node has last sent to a router that is down, after its death.
-    left_at: HashMap<(u32, u32), u64>,
+    /// Time from the death of a router that is down to the last message that each node has sent to it.
+    left_after_ns: HashMap<(u32, u32), u64>,
     /// How long nodes went on to send to routers that were down.
     pub(super) left_ns: Vec<u64>,
     /// Routers that each Put has met.
@@ -153,7 +153,7 @@ impl World<'_> {
         let Some((router, _)) = self.place_of(to) else { return };
         if let Some(died_at) = self.router_watch.died_at.get(&router) {
             self.report.lost_at_routers += 1;
-            self.router_watch.left_at.insert((number, router), self.now - died_at);
+            self.router_watch.left_after_ns.insert((number, router), self.now - died_at);
         }
     }
 
@@ -171,7 +171,7 @@ impl World<'_> {
         watch.died_at.remove(&router);
         watch
             .left_ns
-            .extend(watch.left_at.extract_if(|(_, its), _| *its == router).map(|(_, left_ns)| left_ns));
+            .extend(watch.left_after_ns.extract_if(|(_, its), _| *its == router).map(|(_, left_ns)| left_ns));
         if watch.died_at.is_empty() {
             watch.returned_at = Some(self.now);
         }

@@ -5,7 +5,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::host::within;
 use super::lab::Lab;
-use super::routing::{CHECKING, GATEWAYS, RECONNECT, WAIT, route};
+use super::routing::{CHECKING, GATEWAYS, RECONNECT, WAIT, end, route};
 use super::selftest::{PATIENT, TESTS, judge, script};
 
 const KERNEL: &str = "10.77.0.11@tcp1";
@@ -91,15 +91,6 @@ pub(super) fn to_program(lab: &mut Lab) -> Result<String> {
 /// A kernel node that routes, and our NID behind it.
 const KERNEL_ROUTER: [&str; 2] = ["10.77.0.12@tcp1", "10.78.0.12@tcp2"];
 const BEHIND: &str = "10.78.0.50@tcp2";
-const END: &str = "
-net:
-  - net type: tcp2
-    local NI(s):
-      - interfaces: {0: eth1}
-route:
-  - net: tcp1
-    gateway: 10.78.0.12@tcp2
-";
 
 /// A kernel node, a kernel router, our node.
 pub(super) fn behind_kernel(lab: &mut Lab) -> Result<String> {
@@ -109,7 +100,11 @@ pub(super) fn behind_kernel(lab: &mut Lab) -> Result<String> {
     lab.on(2, "lnetctl set routing 1")?;
     route(lab, 1, 0, &[KERNEL_ROUTER[0]], PATIENT)?;
     let ours = lab.host();
-    ours.start_as(&[&["--shards", "2", "--selftest"], &CHECKING[..]].concat(), false, END)?;
+    ours.start_as(
+        &[&["--shards", "2", "--selftest"], &CHECKING[..]].concat(),
+        false,
+        &end(&KERNEL_ROUTER[1..]),
+    )?;
     within(RECONNECT, || lab.on(1, &format!("lnetctl ping {BEHIND}")))?;
     within(WAIT, || ours.tool(&["ping", "--timeout", "10", KERNEL]))?;
     let most = by_both(lab, &ours.console(), BEHIND)?;

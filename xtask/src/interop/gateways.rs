@@ -9,24 +9,13 @@ use anyhow::{Context, Result, ensure};
 use super::host::{Host, within};
 use super::lab::Lab;
 use super::matrix::LIVES;
-use super::routing::{CHECKING, GATEWAYS, RECONNECT, ROUTER, WAIT, route};
+use super::routing::{CHECKING, GATEWAYS, RECONNECT, ROUTER, WAIT, end, route};
 use super::selftest::{HASTY, PATIENT, READ, WRITE, judge, script};
 
 const KERNEL: &str = "10.77.0.11@tcp1";
 const FAR: &str = "10.78.0.60@tcp2";
 /// NIDs of the second router.
 const SECOND: [&str; 2] = ["10.77.0.51@tcp1", "10.78.0.51@tcp2"];
-const END: &str = "
-net:
-  - net type: tcp2
-    local NI(s):
-      - interfaces: {0: eth1}
-route:
-  - net: tcp1
-    gateway: 10.78.0.50@tcp2
-  - net: tcp1
-    gateway: 10.78.0.51@tcp2
-";
 
 /// Our daemons.
 struct Ours {
@@ -54,7 +43,7 @@ impl Ours {
         let ours = Self { routers: [lab.host(), second], far };
         ours.routers.iter().try_for_each(|router| start(router))?;
         let options = [&["--shards", "2", "--selftest"], &CHECKING[..]].concat();
-        ours.far.start_as(&options, false, END)?;
+        ours.far.start_as(&options, false, &end(&[GATEWAYS[1], SECOND[1]]))?;
         within(RECONNECT, || {
             ours.routes_are(lab, 0, "up")?;
             ours.routes_are(lab, 1, "up")

@@ -35,6 +35,13 @@ routing:
   - enable: 1
 ";
 
+/// Document of an end node on the second net, from which these gateways lead to the first.
+pub(super) fn end(gateways: &[&str]) -> String {
+    let routes: String =
+        gateways.iter().map(|gateway| format!("  - net: tcp1\n    gateway: {gateway}\n")).collect();
+    format!("net:\n  - net type: tcp2\n    local NI(s):\n      - interfaces: {{0: eth1}}\nroute:\n{routes}")
+}
+
 /// How long a kernel node may take to connect to a daemon that was away: its tries come to be 60 s apart
 /// (LNet `socklnd_modparams.c: max_reconnectms`).
 pub(super) const RECONNECT: Duration = Duration::from_secs(120);

@@ -4,12 +4,11 @@
 //!
 //! `cargo xtask bench --awaits` makes the namespaces and calls this.
 
-use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use clap::Args;
-use lnet_bench::figure::{Bound, Check, Figure, checks_table};
+use lnet_bench::figure::{Bound, Check, Figure, beside_heading, beside_row, checks_table};
 use lnet_bench::link::{Side, wait_until};
 use lnet_bench::measure::PATIENCE;
 use lnet_bench::options::{Document, Options, Setup};
@@ -307,22 +306,11 @@ pub(crate) fn run(Cli { options }: Cli) -> anyhow::Result<()> {
 fn table(document: &Document<Row>) -> String {
     let Setup { machine, mtu_bytes, size_bytes, .. } = &document.setup;
     let mut text = format!(
-        "{machine}\n\nPuts of {size_bytes} bytes with ACK, MTU {mtu_bytes}, medians of the turns\n\
-         {:<56}{:>10}{:>20}{:>12}{:>24}{:>8}{:>16}\n",
-        "", "us a Put", "(range)", "Puts/s", "(range)", "ratio", "(range)"
+        "{machine}\n\nPuts of {size_bytes} bytes with ACK, MTU {mtu_bytes}, medians of the turns\n{}",
+        beside_heading(56, "", ["us a Put", "Puts/s", "ratio"])
     );
     for Row { goes, name, us, per_second, ratio } in &document.rows {
-        let _ = writeln!(
-            text,
-            "{:<56}{:>10}{:>20}{:>12}{:>24}{:>8}{:>16}",
-            format!("{goes}: {name}"),
-            us.cell(2),
-            us.range_cell(2),
-            per_second.cell(0),
-            per_second.range_cell(0),
-            ratio.cell(2),
-            ratio.range_cell(2)
-        );
+        text += &beside_row(56, &format!("{goes}: {name}"), [(us, 2), (per_second, 0), (ratio, 2)]);
     }
     text + &checks_table(&document.checks)
         + "\nratio: of the time to that of the first row, in each turn; threads run on whatever CPUs the kernel gives them"

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use clap::Args;
 use lnet_bench::figure::Figure;
+use lnet_bench::machine::thread_cpu_time;
 use lnet_bench::options::{Options, Setup};
 use lnet_bench::played::{self, Peers};
 use lnet_bench::{measure::PATIENCE, node};
@@ -21,7 +22,6 @@ use lnet_user::Buffer;
 use lnet_user::node::{DEFAULT_PORT, NiConfig, NodeConfig, NodeDriver, XdpMode};
 use lnet_user::runtime::Worker;
 use lnet_wire::ProcessId;
-use rustix::time::ClockId;
 use serde::Serialize;
 
 /// Puts under way.
@@ -183,12 +183,6 @@ fn measure(options: &Options, mode: XdpMode, row: &mut Row) -> anyhow::Result<()
     )
 }
 
-/// CPU time of the calling thread.
-fn cpu_time() -> Duration {
-    let time = rustix::time::clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
-}
-
 /// The node that sends, driven by its thread.
 struct Sender {
     // The worker's sockets close before the node's program goes.
@@ -217,8 +211,8 @@ impl Sender {
         let source = worker.bind(&source, Buffer::zeroed(bytes))?;
         node.open()?;
         let look = || {
-            let before = cpu_time();
-            cpu_time() - before
+            let before = thread_cpu_time();
+            thread_cpu_time() - before
         };
         let clock = (0..1000).map(|_| look()).min().unwrap_or_default();
         Ok(Self { worker, node, ends, source, ack, peers, started: 0, turns: Duration::ZERO, clock })
@@ -242,7 +236,7 @@ impl Sender {
             if !goes_on && started == ended {
                 return Ok(ended);
             }
-            let cpu_begun = cpu_time();
+            let cpu_begun = thread_cpu_time();
             let before = (started, ended);
             while goes_on && started < count && started - ended < WINDOW {
                 self.start_one()?;
@@ -250,7 +244,7 @@ impl Sender {
             }
             let has_moved = self.worker.progress();
             ended += self.take_ends()?;
-            self.turns += (cpu_time() - cpu_begun).saturating_sub(self.clock);
+            self.turns += (thread_cpu_time() - cpu_begun).saturating_sub(self.clock);
             if has_moved || (started, ended) != before {
                 moved_at = now;
             } else {

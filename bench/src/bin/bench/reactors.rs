@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use lnet_bench::figure::{Bound, Check, Figure, checks_table};
+use lnet_bench::figure::{Bound, Check, Figure, beside_heading, beside_row, checks_table};
 use lnet_bench::link::Side;
 use lnet_bench::measure::{self, gigabits};
 use lnet_bench::messages::{self, EndConfig, Operation};
@@ -95,20 +95,11 @@ pub(crate) fn run(Cli { options }: Cli) -> anyhow::Result<()> {
 fn table(document: &Document<Row>) -> String {
     let Setup { machine, mode, mtu_bytes, size_bytes } = &document.setup;
     let mut text = format!(
-        "{machine}\n\nhalf round trips of {size_bytes} bytes, MTU {mtu_bytes}, mode {mode}\n\
-         {:<34}{:>10}{:>20}{:>10}{:>20}{:>8}{:>16}\n",
-        "", "io_uring", "(range)", "epoll", "(range)", "cost", "(range)",
+        "{machine}\n\nhalf round trips of {size_bytes} bytes, MTU {mtu_bytes}, mode {mode}\n{}",
+        beside_heading(34, "", ["io_uring", "epoll", "cost"]),
     );
     for Row { name, io_uring, epoll, cost } in &document.rows {
-        text += &format!(
-            "{name:<34}{:>10}{:>20}{:>10}{:>20}{:>8}{:>16}\n",
-            io_uring.cell(3),
-            io_uring.range_cell(3),
-            epoll.cell(3),
-            epoll.range_cell(3),
-            cost.cell(2),
-            cost.range_cell(2)
-        );
+        text += &beside_row(34, name, [(io_uring, 3), (epoll, 3), (cost, 2)]);
     }
     text + &checks_table(&document.checks) + "\ncost: of epoll, as a multiple of io_uring's, in each turn"
 }

@@ -1,6 +1,6 @@
-//! The cost of a router: CPU time of a message that is forwarded, beside that of both ends of one that is not,
-//! and what a hop adds to half a round trip. All in one run, over two veth pairs, between threaded nodes that
-//! sleep when they have nothing to do: three that poll would share two CPUs.
+//! The cost of a router: CPU time of a message that is forwarded, beside that of both ends of one that is
+//! not, and what a hop adds to half a round trip. All in one run, over two veth pairs, between threaded nodes
+//! that sleep when they have nothing to do: three that poll would share two CPUs.
 //!
 //! Both ends of a routed message are in one namespace, on a rail each, and the router is in the other. What a
 //! router takes is the difference of the whole process with it and without.
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{anyhow, ensure};
 use clap::Args;
-use lnet_bench::figure::{Bound, Check, Figure, checks_table};
+use lnet_bench::figure::{Bound, Check, Figure, beside_heading, beside_row, checks_table};
 use lnet_bench::link::{SecondRail, Side, wait_until};
 use lnet_bench::machine::process_cpu_time;
 use lnet_bench::measure::{Endpoint, PATIENCE};
@@ -257,19 +257,11 @@ fn table(document: &Document<Row>) -> String {
     let Setup { machine, mtu_bytes, size_bytes, .. } = &document.setup;
     let mut text = format!(
         "{machine}\n\nhalf round trips of {size_bytes} bytes, and CPU time of a message on all nodes, us; MTU \
-         {mtu_bytes}, threaded nodes that sleep\n{:<28}{:>10}{:>22}{:>10}{:>22}{:>8}{:>16}\n",
-        "", "direct", "(range)", "routed", "(range)", "added", "(range)",
+         {mtu_bytes}, threaded nodes that sleep\n{}",
+        beside_heading(28, "", ["direct", "routed", "added"]),
     );
     for Row { name, direct_us, routed_us, added } in &document.rows {
-        text += &format!(
-            "{name:<28}{:>10}{:>22}{:>10}{:>22}{:>8}{:>16}\n",
-            direct_us.cell(1),
-            direct_us.range_cell(1),
-            routed_us.cell(1),
-            routed_us.range_cell(1),
-            added.cell(2),
-            added.range_cell(2)
-        );
+        text += &beside_row(28, name, [(direct_us, 1), (routed_us, 1), (added, 2)]);
     }
     text + &checks_table(&document.checks)
         + "\nadded: by the router, as a part of the direct one, in each turn"

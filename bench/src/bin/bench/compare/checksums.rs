@@ -1,9 +1,8 @@
 //! Puts of application-driven nodes with checksums of payloads beside Puts without, in turns.
 
-use std::fmt::Write as _;
 use std::time::Duration;
 
-use lnet_bench::figure::{Bound, Check, Figure};
+use lnet_bench::figure::{Bound, Check, Figure, beside_heading, beside_row};
 use lnet_bench::link::Side;
 use lnet_bench::measure;
 use lnet_bench::messages::{self, EndConfig, Operation};
@@ -84,23 +83,11 @@ pub(super) fn append_table(text: &mut String, rows: &[ChecksumRow]) {
     if rows.is_empty() {
         return;
     }
-    let _ = writeln!(
-        text,
-        "\n{:<NAME_WIDTH$}{:>12}{:>24}{:>12}{:>24}{:>8}{:>16}",
-        "Put, checksums of payload", "with", "(range)", "without", "(range)", "ratio", "(range)"
-    );
+    let heading = beside_heading(NAME_WIDTH, "Put, checksums of payload", ["with", "without", "ratio"]);
+    *text += &format!("\n{heading}");
     for ChecksumRow { size_bytes, what, is_time, with, without, ratio } in rows {
         let digits = if *is_time { 2 } else { 0 };
-        let _ = writeln!(
-            text,
-            "{:<NAME_WIDTH$}{:>12}{:>24}{:>12}{:>24}{:>8}{:>16}",
-            format!("{size_bytes} bytes, {what}"),
-            with.cell(digits),
-            with.range_cell(digits),
-            without.cell(digits),
-            without.range_cell(digits),
-            ratio.cell(3),
-            ratio.range_cell(3),
-        );
+        let name = format!("{size_bytes} bytes, {what}");
+        *text += &beside_row(NAME_WIDTH, &name, [(with, digits), (without, digits), (ratio, 3)]);
     }
 }
